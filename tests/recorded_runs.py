@@ -70,7 +70,7 @@ def session_of(raw):
         dropped=0,
         counter_samples=counter_samples,
         samples=_samples(raw),
-        identities=StorageLabels(
+        storage_labels=StorageLabels(
             position=_column(r[0] for r in rows),
             addr=_column(r[1] for r in rows),
             size=_column(r[2] for r in rows),

@@ -145,7 +145,7 @@ def record_steps(steps, conf):
         dropped=0,
         counter_samples=_none(CounterSamples),
         samples=_none(CardSamples),
-        identities=_none(StorageLabels),
+        storage_labels=_none(StorageLabels),
     )
     return Session(name="steps", created_ns=0, devices=(trace,), spans=())
 

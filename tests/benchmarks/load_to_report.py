@@ -127,7 +127,7 @@ class Training:
                 reserved=counters[3],
                 host=np.full(len(position), NOT_KNOWN),
             ),
-            identities=StorageLabels(
+            storage_labels=StorageLabels(
                 position=where,
                 addr=tagged,
                 size=held,

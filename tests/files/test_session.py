@@ -119,7 +119,7 @@ devices = st.builds(
     dropped=big,
     counter_samples=tables(CounterSamples),
     samples=tables(CardSamples),
-    identities=tables(StorageLabels),
+    storage_labels=tables(StorageLabels),
     other_processes=st.dictionaries(text, big, max_size=3),
     holders=st.none() | tables(Holders),
     calls=st.none() | tables(Calls),

@@ -70,7 +70,7 @@ def session(name: str) -> Session:
         trace,
         info=replace(trace.info, total_bytes=total, capability=(9, 0)),
         settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128", "expandable_segments": False},
-        identities=StorageLabels(
+        storage_labels=StorageLabels(
             position=births + 1,
             addr=trace.events.addr[births],
             size=trace.events.size[births],

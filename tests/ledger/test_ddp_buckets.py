@@ -22,14 +22,14 @@ def session():
 def communication_bytes(session, total):
     """Return bytes of communication for an owner with such parameters."""
     (trace,) = session.devices
-    seen = trace.identities
+    seen = trace.storage_labels
     more = {"position": 0, "addr": 0, "size": total, "category": Category.COMMUNICATION, "name": 0}
     columns = {
         name: np.append(getattr(seen, name), np.array(value, getattr(seen, name).dtype))
         for name, value in more.items()
     }
     names = ("model: gradients' buckets", *session.names[1:])
-    told = replace(trace, identities=StorageLabels(**columns))
+    told = replace(trace, storage_labels=StorageLabels(**columns))
     card_ledger = CardLedger(replace(session, devices=(told,), names=names))
     rows = np.flatnonzero(card_ledger.category == Category.COMMUNICATION)
     assert {card_ledger.name(row) for row in rows.tolist()} <= {names[0]}

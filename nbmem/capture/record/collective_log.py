@@ -26,15 +26,15 @@ class CollectiveLog:
     Args:
         hook_events: Admits one thread at a time.
         counter_samples: Takes the counter samples.
-        identities: Stores the storages.
+        tensor_labels: Stores the storages.
     """
 
     def __init__(
-        self, hook_events: HookEventLog, counter_samples: CounterLog, identities: TensorLabelLog
+        self, hook_events: HookEventLog, counter_samples: CounterLog, tensor_labels: TensorLabelLog
     ) -> None:
         self._hook_events = hook_events
         self._counter_samples = counter_samples
-        self._identities = identities
+        self._tensor_labels = tensor_labels
 
     def holds(self, found: Iterable[CollectiveTensor]) -> None:
         """Record what FSDP holds now, in the thread that holds it."""
@@ -43,7 +43,7 @@ class CollectiveLog:
         with self._hook_events.alone() as heard, without_torch_function():
             seen = list(self._see(found)) if heard else []
             if seen:
-                self._identities.record_transient(self._counter_samples.take(), seen)
+                self._tensor_labels.record_transient(self._counter_samples.take(), seen)
 
     def _see(self, found: Iterable[CollectiveTensor]) -> Iterator[ObservedStorage]:
         storages: dict[tuple[int, int], list[tuple[ObservedStorage, CollectiveTensor]]] = {}
@@ -59,7 +59,7 @@ class CollectiveLog:
             if len(shown) > 1:  # one storage for several parameters: without a form of its own
                 seen = seen._replace(name=f" {held.what}")
                 held = held._replace(to=common_path([one.to for _, one in shown]))
-            yield seen._replace(of=ShardedName(held, self._identities))
+            yield seen._replace(of=ShardedName(held, self._tensor_labels))
 
 
 class ShardedName:
@@ -70,20 +70,20 @@ class ShardedName:
 
     Args:
         held: The tensor to name.
-        identities: Finds the module that has the parameter.
+        tensor_labels: Finds the module that has the parameter.
     """
 
-    __slots__ = ("_identities", "_key", "_path", "_ref", "_to")
+    __slots__ = ("_key", "_path", "_ref", "_tensor_labels", "_to")
 
-    def __init__(self, held: CollectiveTensor, identities: TensorLabelLog) -> None:
+    def __init__(self, held: CollectiveTensor, tensor_labels: TensorLabelLog) -> None:
         self._key, self._ref = id(held.of), weakref.ref(held.of)
         self._path, self._to = held.path, held.to
-        self._identities = identities
+        self._tensor_labels = tensor_labels
 
     @property
     def name(self) -> str:
         """Path of the parameter below the notebook's name for the model."""
-        path = self._identities.owners.path_by(self._key, self._ref)
+        path = self._tensor_labels.owners.path_by(self._key, self._ref)
         if path is None or not path.endswith(self._path):
             return self._to or "sharded parameters"
         root = path.removesuffix(self._path).rstrip(".")

@@ -25,10 +25,10 @@ state. Those already have names, and the walk takes up to half a second."""
 
 
 def matters(
-    counter_samples: CounterLog, identities: TensorLabelLog, storage_log: StorageLog
+    counter_samples: CounterLog, tensor_labels: TensorLabelLog, storage_log: StorageLog
 ) -> bool:
     """Return True if enough unnamed memory lives to justify a heap walk."""
-    named = _training_bytes(identities, len(counter_samples.t_ns) - 1)
+    named = _training_bytes(tensor_labels, len(counter_samples.t_ns) - 1)
     return any(
         (counters := counter_samples.now(index)) is not None
         and counters.allocated - named.get(index, 0) >= MATTERS
@@ -36,16 +36,16 @@ def matters(
     ) or storage_log.matters(MATTERS, named)
 
 
-def _training_bytes(identities: TensorLabelLog, sample: int) -> dict[int, int]:
+def _training_bytes(tensor_labels: TensorLabelLog, sample: int) -> dict[int, int]:
     """Return the bytes per card of training tensors seen since a sample.
 
     These are weights, buffers, gradients and optimizer state. If a module was called, only models
     in use count: another one may be a forgotten copy.
     """
-    used = identities.owners_in_use()
+    used = tensor_labels.owners_in_use()
     sizes: dict[int, dict[int, int]] = {}
     in_use: dict[int, bool] = {id(None): True}
-    for seen, owner in identities.rows.since(sample):
+    for seen, owner in tensor_labels.rows.since(sample):
         if seen.category not in OF_TRAINING:
             continue
         if owner is not None and id(owner) not in in_use:

@@ -39,7 +39,7 @@ class HookEventLog:
 
     Args:
         counter_samples: Takes the counter samples.
-        identities: Records weights, gradients, state and inputs.
+        tensor_labels: Records weights, gradients, state and inputs.
         program: Counts how modules were called.
 
     Attributes:
@@ -50,7 +50,7 @@ class HookEventLog:
     """
 
     def __init__(
-        self, counter_samples: CounterLog, identities: TensorLabelLog, program: ProgramLog
+        self, counter_samples: CounterLog, tensor_labels: TensorLabelLog, program: ProgramLog
     ) -> None:
         self.hook_events = HookEvents()
         self.dropped = 0
@@ -59,7 +59,7 @@ class HookEventLog:
         self._mine = threading.local()
         self._last: TrainingLoop | None = None
         self._counter_samples = counter_samples
-        self._identities = identities
+        self._tensor_labels = tensor_labels
         self._program = program
         self.stepped: Callable[[], object] = int
         self._lock = threading.RLock()
@@ -116,7 +116,7 @@ class HookEventLog:
             yield None
             return
         try:
-            with without_torch_function(), self._identities.storage_log.following():
+            with without_torch_function(), self._tensor_labels.storage_log.following():
                 self._last = loop = self._loop()
                 yield loop
         finally:
@@ -137,7 +137,7 @@ class HookEventLog:
         if loop is None:
             loop = self._mine.loop = TrainingLoop(len(self._loops))
             self._loops.append(loop)
-            self._identities.begin_loop(loop.number)
+            self._tensor_labels.begin_loop(loop.number)
         return loop
 
     def update_at_end(self) -> dict[str, bool]:
@@ -240,7 +240,7 @@ class HookEventLog:
                 return
             loop.busy, loop.called_at, updated = "forward", None, self._updated(loop)
             kind: Kind = "forward" if grad else "inference"
-            if self._identities.storage_log.is_over():
+            if self._tensor_labels.storage_log.is_over():
                 loop.phase = None  # a forward on the host, to which this does not belong
             if loop.phase == "forward" and (not grad or id(module) != loop.root):
                 return  # a part of the running forward: a criterion, a second network, a teacher
@@ -251,8 +251,8 @@ class HookEventLog:
             loop.graph_from = loop.called_at = sample
             if grad:
                 loop.asked.begins(sample, loop.root)
-            self._identities.begins(sample, module, loop)
-            self._identities.caches(sample, caches)
+            self._tensor_labels.begins(sample, module, loop)
+            self._tensor_labels.caches(sample, caches)
 
     def forward_ends(
         self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, in_backward: bool
@@ -268,7 +268,7 @@ class HookEventLog:
             kind: Kind = "inference" if loop.phase == "inference" else "forward"
             sample = self._record(loop, kind, begins=False, key=id(module))
             loop.waits_since = sample if kind == "forward" else loop.waits_since
-            self._identities.called(sample, module, args, kwargs, loop)
+            self._tensor_labels.called(sample, module, args, kwargs, loop)
             self._program.called(module, args, kwargs)
 
     def backward_begins(self, outputs: Sequence[Any]) -> None:
@@ -282,7 +282,7 @@ class HookEventLog:
             sample = self._record(loop, "backward", begins=True, updated=updated)
             loop.asked.backward(outputs)
             forward = (loop.root, *self._counter_samples.growth(loop.graph_from, sample))
-            self._identities.saved(sample, outputs, forward)
+            self._tensor_labels.saved(sample, outputs, forward)
 
     def backward_ends(self) -> None:
         """Register the end of a backward, and record the gradients."""
@@ -291,7 +291,7 @@ class HookEventLog:
                 return
             loop.phase, loop.busy = "optimizer" if loop.inside else None, None
             loop.graph_from = self._record(loop, "backward", begins=False)
-            mine = self._identities.gradients(loop.graph_from, loop.number, self._others(loop))
+            mine = self._tensor_labels.gradients(loop.graph_from, loop.number, self._others(loop))
             loop.weights.record_versions(mine)
             loop.computed = True
 
@@ -308,13 +308,13 @@ class HookEventLog:
             by_hand = loop.weights.given()
             loop.steps(id(optimizer))
             loop.inside = closure
-            self._identities.track_optimizer(optimizer, loop.number)
+            self._tensor_labels.track_optimizer(optimizer, loop.number)
             self.stepped()
             sample = self._record(
                 loop, "optimizer", begins=True, key=id(optimizer), closure=closure
             )
             if by_hand:
-                self._identities.gradients(sample, loop.number, self._others(loop))
+                self._tensor_labels.gradients(sample, loop.number, self._others(loop))
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """Register the end of an optimizer's step, and record its state."""
@@ -326,7 +326,7 @@ class HookEventLog:
                 return
             loop.phase, loop.busy, loop.inside = None, None, False
             sample = self._record(loop, "optimizer", begins=False, key=id(optimizer))
-            self._identities.state(sample, optimizer)
+            self._tensor_labels.state(sample, optimizer)
 
     def zero_grad_begins(self, owner: Any) -> None:
         """Register the beginning of a zero_grad().
@@ -339,7 +339,7 @@ class HookEventLog:
                 loop.clears()
                 loop.phase = loop.phase if loop.busy == "backward" else "zero_grad"
                 self._record(loop, "zero_grad", begins=True, updated=updated)
-                self._identities.storage_log.add_parameters_of(owner)
+                self._tensor_labels.storage_log.add_parameters_of(owner)
 
     def zero_grad_ends(self) -> None:
         """Register the end of a zero_grad(): gradients are gone or zero."""

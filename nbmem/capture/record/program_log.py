@@ -31,7 +31,7 @@ class ProgramLog:
             self._calls[call] = self._calls.get(call, 0) + 1
 
     def facts(
-        self, identities: TensorLabelLog, namespace: Mapping[str, Any], *, cycles: bool = False
+        self, tensor_labels: TensorLabelLog, namespace: Mapping[str, Any], *, cycles: bool = False
     ) -> dict[str, Any]:
         """Return the facts known at the end, as JSON.
 
@@ -43,11 +43,11 @@ class ProgramLog:
         variable.
 
         Args:
-            identities: Finds the live modules and optimizers.
+            tensor_labels: Finds the live modules and optimizers.
             namespace: The notebook's names.
             cycles: Whether to look for the reference by which a module refers to itself.
         """
-        modules = identities.owners.live_modules()
+        modules = tensor_labels.owners.live_modules()
         names = {id(module): name for module, name, _ in modules}
         called = {key for key, *_ in self._calls}
         nameless = {name for module, name, _ in modules if name == type(module).__name__}
@@ -69,7 +69,7 @@ class ProgramLog:
             ],
             "optimizers": [
                 {"name": name, **program_facts.optimizer_facts(optimizer)}
-                for optimizer, name in identities.owners.live_optimizers()
+                for optimizer, name in tensor_labels.owners.live_optimizers()
             ],
             "batches": batch_sizes(namespace),
             "notebook": running_shell() is not None,

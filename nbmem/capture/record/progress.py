@@ -51,15 +51,15 @@ class ProgressLog:
 
     Args:
         hook_events: The hook events.
-        identities: The storages that were observed.
+        tensor_labels: The storages that were observed.
         counter_samples: The counter samples.
     """
 
     def __init__(
-        self, hook_events: HookEventLog, identities: TensorLabelLog, counter_samples: CounterLog
+        self, hook_events: HookEventLog, tensor_labels: TensorLabelLog, counter_samples: CounterLog
     ) -> None:
         self._hook_events = hook_events
-        self._identities = identities
+        self._tensor_labels = tensor_labels
         self._counter_samples = counter_samples
         self._lock = threading.Lock()
         self._owned: dict[
@@ -79,7 +79,7 @@ class ProgressLog:
             return LoopProgress(phase=phase, step=step, known=self._sums(), freed=dict(self._freed))
 
     def _follow_owned(self) -> None:
-        batches = self._identities.rows.batches[self._batches :]
+        batches = self._tensor_labels.rows.batches[self._batches :]
         self._batches += len(batches)
         for sample, found, owner in batches:
             if owner is not None:
@@ -104,7 +104,7 @@ class ProgressLog:
 
     def _follow_gradients(self) -> None:
         """Update the last backward's gradients, and what zero_grad() has freed."""
-        sample, found, _ = self._identities.gradient_log.last
+        sample, found, _ = self._tensor_labels.gradient_log.last
         if found and sample != self._gradients[0]:
             self._gradients = sample, {(s.device, s.addr): s.size for s in found}
             self._freed.clear()

@@ -107,18 +107,18 @@ class Recorder:
         self.chosen = chosen
         self._limits = limits
         self.counter_samples = CounterLog(device)
-        self.identities = TensorLabelLog()
+        self.tensor_labels = TensorLabelLog()
         self.program = ProgramLog()
-        self.storage_log = self.identities.storage_log
+        self.storage_log = self.tensor_labels.storage_log
         self.storage_log.on_fault = self.on_fault
         self.counter_samples.taken = self._sample_taken
-        self.hook_events = HookEventLog(self.counter_samples, self.identities, self.program)
+        self.hook_events = HookEventLog(self.counter_samples, self.tensor_labels, self.program)
         self.collections = CollectionLog(
             self.counter_samples.cards, self.hook_events.others_in_backward
         )
         self.ranks = RankLog()
         self.hook_events.stepped = self.ranks.glance
-        self._progress = ProgressLog(self.hook_events, self.identities, self.counter_samples)
+        self._progress = ProgressLog(self.hook_events, self.tensor_labels, self.counter_samples)
         self.blocks: list[tuple[str, int, int]] = []
         self.history = HistoryProbe(max_entries=max_events, stacks=stacks, on_fault=self.on_fault)
         self.sampler = Sampler(device, self.note, self._card_read)
@@ -129,14 +129,14 @@ class Recorder:
         self.held: Walk | None = None
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
-        seen = CollectiveLog(self.hook_events, self.counter_samples, self.identities)
+        seen = CollectiveLog(self.hook_events, self.counter_samples, self.tensor_labels)
         collectives = Collectives(seen.holds, self.on_fault)
         self._hooks = TrainingHooks(
             self.hook_events,
             self.on_fault,
             collectives.parts,
             self.storage_log.of_host,
-            self.identities.graphs.module_calls,
+            self.tensor_labels.graphs.module_calls,
         )
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
@@ -181,7 +181,7 @@ class Recorder:
         """
         if error is not None:
             with self._kept("the names at the error"):
-                self.identities.owners.add_names_at_error(error)
+                self.tensor_labels.owners.add_names_at_error(error)
 
     def close(self) -> None:
         """Take the last readings and remove whatever was installed.
@@ -285,23 +285,26 @@ class Recorder:
         with self._kept("what the program is made of"), self._alone("ended") as alone:
             if alone:
                 freed = self.collections.freed
-                self.facts = self.program.facts(self.identities, self.names, cycles=freed)
+                self.facts = self.program.facts(self.tensor_labels, self.names, cycles=freed)
         yield None
         with self._kept("who holds what"):
             yield from self._walk_heap()
 
     def _walk_heap(self) -> Iterator[float]:
-        if not matters(self.counter_samples, self.identities, self.storage_log):
+        if not matters(self.counter_samples, self.tensor_labels, self.storage_log):
             return
         sample = len(self.counter_samples.t_ns) - 1
 
         def read_graphs(graphs: Iterable[Any]) -> None:
             with self.storage_log.dating_back_to(self.hook_events.last_open_forward()):
-                self.identities.saved(sample, graphs)
+                self.tensor_labels.saved(sample, graphs)
 
         in_use = KNOWN_BLOCKS.at_end(self.at_end)
         pieces = walk_in_pieces(
-            self.names, met=read_graphs, in_use=in_use, suspects=self.identities.owners.live_objects
+            self.names,
+            met=read_graphs,
+            in_use=in_use,
+            suspects=self.tensor_labels.owners.live_objects,
         )
         while self.held is None:
             with self.hook_events.alone(), self.storage_log.without_additions():
@@ -312,7 +315,7 @@ class Recorder:
             yield coming
         if self.held.hindered:
             self._note_at_work(self.held.hindered, "ended")
-        self.identities.graphs.deep |= self.held.deep
+        self.tensor_labels.graphs.deep |= self.held.deep
         if self.held.bounds:
             self.facts["bounds"] = [[path, *sizes] for path, sizes in self.held.bounds.items()]
 
@@ -428,9 +431,9 @@ class Recorder:
         """Record what the notebook names, as far as no other thread uses it."""
         if initialized_torch() is None and self.storage_log.registry is None:
             return
-        self.identities.owners.add_names(self.names)
+        self.tensor_labels.owners.add_names(self.names)
         sample = len(self.counter_samples.t_ns) - 1
-        seen = self.identities.record_everything(
+        seen = self.tensor_labels.record_everything(
             sample, self.names, self.hook_events.own_loop_number()
         )
         while True:

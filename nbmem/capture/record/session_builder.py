@@ -62,7 +62,9 @@ def build_session(
     if devices:
         with recorder.guard("what the loop called"):
             calls = calls_of(
-                recorder.hook_events.hook_events.part(), recorder.identities.owners.name_of, names
+                recorder.hook_events.hook_events.part(),
+                recorder.tensor_labels.owners.name_of,
+                names,
             )
             devices = [replace(one, calls=placed(calls, one.counter_samples)) for one in devices]
     devices = devices or traces_without_history(recorder, names)
@@ -81,7 +83,7 @@ def build_session(
     rank: Rank | None = None
     with recorder.guard("which rank it was"):
         rank = recorder.ranks.ended(error)
-    for sentence in recorder.identities.notes():
+    for sentence in recorder.tensor_labels.notes():
         recorder.note(sentence)
     return Session(
         name=name,
@@ -106,7 +108,7 @@ def _pools(users: Mapping[int, str]) -> dict[str, Any]:
 
 def _parts(recorder: Recorder) -> dict[str, Any]:
     """Return the parts of the tensors' names as a fact; empty without any."""
-    parts = parts_fact(recorder.identities.rows.parts)
+    parts = parts_fact(recorder.tensor_labels.rows.parts)
     return {"parts": parts} if parts else {}
 
 
@@ -139,7 +141,7 @@ def _device(
         collected=recorder.collections.place(
             index, events, entries_before, imitated=recorder.imitated
         ),
-        identities=recorder.identities.rows.place(index, counter_samples, names),
+        storage_labels=recorder.tensor_labels.rows.place(index, counter_samples, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )
@@ -264,7 +266,7 @@ def _phases(
         recorder.facts["threads"] = len(together)
         return [], main
     gaps = UnhookedIntervals(
-        device.events, _input_and_weight_positions(device.events, device.identities)
+        device.events, _input_and_weight_positions(device.events, device.storage_labels)
     )
     builder = PhaseBuilder(
         device.events, device.counter_samples, gaps, seeds=device.info.keeps_history
@@ -276,21 +278,23 @@ def _phases(
     return _bounded(recorder, stretches, lost=bool(device.dropped)), main
 
 
-def _input_and_weight_positions(events: Events, identities: StorageLabels) -> ObservedAllocations:
+def _input_and_weight_positions(
+    events: Events, storage_labels: StorageLabels
+) -> ObservedAllocations:
     """Return the positions at which observed inputs and weights were made.
 
     Tensors that were allocated before the recording are omitted.
     """
     return ObservedAllocations(
-        inputs=_allocated_positions(events, identities, Category.INPUTS),
-        weights=_allocated_positions(events, identities, Category.WEIGHTS, Category.BUFFERS),
+        inputs=_allocated_positions(events, storage_labels, Category.INPUTS),
+        weights=_allocated_positions(events, storage_labels, Category.WEIGHTS, Category.BUFFERS),
     )
 
 
 def _allocated_positions(
-    events: Events, identities: StorageLabels, *what: Category
+    events: Events, storage_labels: StorageLabels, *what: Category
 ) -> NDArray[np.int64]:
-    wanted = np.flatnonzero(np.isin(identities.category, what))
+    wanted = np.flatnonzero(np.isin(storage_labels.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):
         return np.zeros(0, np.int64)
@@ -298,11 +302,11 @@ def _allocated_positions(
     width = len(events) + 1
     keys = place * width + allocs
     order = np.argsort(keys)
-    at = np.minimum(np.searchsorted(addrs, identities.addr[wanted]), len(addrs) - 1)
+    at = np.minimum(np.searchsorted(addrs, storage_labels.addr[wanted]), len(addrs) - 1)
     # The last allocation at the address before the tensor was observed.
-    index = np.searchsorted(keys[order], at * width + identities.position[wanted]) - 1
+    index = np.searchsorted(keys[order], at * width + storage_labels.position[wanted]) - 1
     row = allocs[order[np.maximum(index, 0)]]
-    found = (index >= 0) & (events.addr[row] == identities.addr[wanted])
+    found = (index >= 0) & (events.addr[row] == storage_labels.addr[wanted])
     return np.unique(row[found])
 
 

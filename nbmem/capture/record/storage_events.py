@@ -51,7 +51,7 @@ def traces_without_history(recorder: Recorder, names: dict[str, int]) -> list[De
     """
     devices: list[DeviceTrace] = []
     with recorder.guard("the memory where no card is"):
-        for sentence in recorder.storage_log.notes(recorder.identities.backwards_unread()):
+        for sentence in recorder.storage_log.notes(recorder.tensor_labels.backwards_unread()):
             recorder.note(sentence)
         for registry, info in recorder.storage_log.devices():
             devices.append(_trace(recorder, registry, info, names))
@@ -102,7 +102,7 @@ def _trace(
         machine=_machine(registry, read, t_ns) if info.is_host else None,
         owners=owners,
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
-        identities=recorder.identities.rows.place(place, counter_samples, names),
+        storage_labels=recorder.tensor_labels.rows.place(place, counter_samples, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
     )
 

@@ -77,7 +77,7 @@ class IdentityRows:
     def place(
         self, device: int, counter_samples: CounterSamples, names: dict[str, int]
     ) -> StorageLabels:
-        """Return one card's identities.
+        """Return one card's storage labels.
 
         Args:
             device: CUDA ordinal.

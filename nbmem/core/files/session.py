@@ -171,7 +171,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         "events": device.events,
         "marks": device.counter_samples,
         "samples": device.samples,
-        "identities": device.identities,
+        "identities": device.storage_labels,
         **({"holders": device.holders} if device.holders is not None else {}),
         **({"owners": device.owners} if device.owners is not None else {}),
         **({"machine": device.machine} if device.machine is not None else {}),
@@ -277,7 +277,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         dropped=head.number("dropped"),
         counter_samples=table(CounterSamples, "marks"),
         samples=table(CardSamples, "samples"),
-        identities=table(StorageLabels, "identities"),
+        storage_labels=table(StorageLabels, "identities"),
         other_processes={
             printable_text(n): others.count(n) for n in head.object("other_processes")
         },

@@ -85,7 +85,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables: list[Columns] = [
         trace.counter_samples,
         trace.samples,
-        trace.identities,
+        trace.storage_labels,
         trace.end.blocks,
     ]
     tables += [trace.start.blocks] if trace.start is not None else []
@@ -108,7 +108,7 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         for name, column in table.columns():
             if name not in {"position", "t_ns"}:
                 _within(name, column, NOT_KNOWN, MOST_BYTES)
-    seen = trace.identities
+    seen = trace.storage_labels
     _within("identities.position", seen.position, 0, count)
     _within("identities.addr", seen.addr, 0, _HIGHEST)
     _within("identities.size", seen.size, 0, MOST_BYTES)

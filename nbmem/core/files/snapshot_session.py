@@ -59,7 +59,7 @@ UNKNOWN_RELEASE = "2.13.0"
 def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
-    A snapshot contains neither the card nor identities: the total is the highest reserved figure,
+    A snapshot contains neither the card nor storage labels: the total is the highest reserved figure,
     and what the allocator cannot know is unknown. Phases are derived from the stacks of its fullest
     card.
 
@@ -113,7 +113,7 @@ def _session(raw: dict[str, Any], path: str | Path) -> Session:
                 dropped=0,
                 counter_samples=_none(CounterSamples),
                 samples=_none(CardSamples),
-                identities=_none(StorageLabels),
+                storage_labels=_none(StorageLabels),
             )
         )
     if not devices:

@@ -226,7 +226,7 @@ class DeviceTrace:
         dropped: Events before event 0 of this trace that were lost (full ring buffer).
         counter_samples: Counters at known positions.
         samples: Readings of the whole card.
-        identities: Which storage was at which address.
+        storage_labels: Which storage was at which address.
         other_processes: Bytes by process name where visible, at the end.
         holders: What kept storages alive at the end; None if not recorded.
         owners: What other allocators of this process held on the card; None if not recorded.
@@ -246,7 +246,7 @@ class DeviceTrace:
     dropped: int
     counter_samples: CounterSamples
     samples: CardSamples
-    identities: StorageLabels
+    storage_labels: StorageLabels
     other_processes: Mapping[str, int] = field(default_factory=dict)
     holders: Holders | None = None
     owners: FrameworkReadings | None = None
@@ -282,7 +282,7 @@ class Session:
         devices: The traced cards.
         spans: Cells, phases and blocks in order of their start; parents precede their children.
         stacks: Python stacks that events refer to.
-        names: Texts that identities, holders and calls refer to.
+        names: Texts that labels, holders and calls refer to.
         notes: What went wrong or was left out, one sentence each.
         error: The exception that ended it ("OutOfMemoryError: ..."), or None.
         refusals: Requests that failed, in the order of their failures.

@@ -71,7 +71,7 @@ def autocast_copies(  # noqa: PLR0913 - the facts known at that point
 
 def _weights(session: Session, device: int) -> dict[int, list[str]]:
     """Return the names of float32 weights, by the bytes of a copy."""
-    seen = session.devices[device].identities
+    seen = session.devices[device].storage_labels
     mine = np.flatnonzero((seen.category == Category.WEIGHTS) & (seen.addr > 0))
     found: dict[int, dict[str, None]] = {}
     for size, name in zip(seen.size[mine].tolist(), seen.name[mine].tolist(), strict=True):

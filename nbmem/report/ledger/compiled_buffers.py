@@ -1,7 +1,7 @@
 """Name allocations of compiled regions by their wrappers' buffers.
 
 The probes list the allocations of a region's forward and backward with their bytes, in the
-wrapper's order (probes/regions.py). Names are given only if the whole list occurs in order among
+wrapper's order (capture/graphs/compiled_regions.py). Names are given only if the whole list occurs in order among
 the allocations of that time. Other allocations in between are a kernel's scratch, or of code that
 is not compiled.
 """
@@ -34,7 +34,7 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
-    identities: StorageLabels,
+    storage_labels: StorageLabels,
     *,
     calm: Mask,
     texts: Sequence[str],
@@ -45,24 +45,25 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
         allocations: Every allocation of the recording.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        identities: What the probes saw; at address 0, where a backward begins, what the regions of
-            its graph take: activations in the forward before it, temporaries in the backward.
+        storage_labels: What the probes saw. At address 0, where a backward begins, is what the
+            regions of its graph allocate: activations in the forward before it, temporaries in the
+            backward.
         calm: Mask of those freed before anything else was allocated.
-        texts: The texts that the identities' names point into.
+        texts: The texts that the labels' names point into.
     """
     names: dict[int, str] = {}
     for category, within in (
         (Category.ACTIVATIONS, _before),
         (Category.TEMPORARIES, lambda phase, _: [phase]),
     ):
-        listed = np.flatnonzero((identities.addr == 0) & (identities.category == category))
-        found = phases.of(identities.position[listed])
+        listed = np.flatnonzero((storage_labels.addr == 0) & (storage_labels.category == category))
+        found = phases.of(storage_labels.position[listed])
         for phase in np.unique(found[found != NOWHERE]).tolist():
             mine = listed[found == phase]
             rows = np.flatnonzero(np.isin(born_in, within(phase, phases)))
             sizes = allocations.requested[rows]
-            for row, one in _in_order(sizes, identities.size[mine], calm[rows]).items():
-                names[int(rows[row])] = texts[identities.name[mine[one]]]
+            for row, one in _in_order(sizes, storage_labels.size[mine], calm[rows]).items():
+                names[int(rows[row])] = texts[storage_labels.name[mine[one]]]
     return names
 
 

@@ -31,7 +31,7 @@ _MADE_IN = ("load", "input", "forward")
 
 def find_ddp_buckets(
     allocations: Allocations,
-    identities: StorageLabels,
+    storage_labels: StorageLabels,
     lasting: Mask,
     born_in: Ints,
     phases: PhaseMap,
@@ -40,7 +40,7 @@ def find_ddp_buckets(
 
     Args:
         allocations: Every allocation of the recording.
-        identities: What the probes recorded; at address 0 what they know to exist at an unknown
+        storage_labels: What the probes recorded; at address 0 what they know to exist at an unknown
             address.
         lasting: Mask of the allocations that no probe recorded and that outlive their first phase.
         born_in: Index of the phase in which each was allocated.
@@ -51,8 +51,10 @@ def find_ddp_buckets(
     """
     rows: list[int] = []
     names: list[int] = []
-    listed = (identities.addr == 0) & (identities.category == Category.COMMUNICATION)
-    wanted = zip(identities.size[listed].tolist(), identities.name[listed].tolist(), strict=True)
+    listed = (storage_labels.addr == 0) & (storage_labels.category == Category.COMMUNICATION)
+    wanted = zip(
+        storage_labels.size[listed].tolist(), storage_labels.name[listed].tolist(), strict=True
+    )
     for total, name in dict(wanted).items():
         mine = _kept_from_before(allocations, lasting, total)
         may_be = lasting & phases.named(born_in, *_MADE_IN)

@@ -83,13 +83,13 @@ def facts_of(
     seen.set_names(copies)
     others = scratch | recomputed
     others |= first_in_backward(once, allocations, phases.named(born_in, "backward"))
-    known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.identities)
+    known = (allocations, np.where(others, NOWHERE, born_in), phases, trace.storage_labels)
     seen.set_names(
         gradient_names(*known, of_parameters=seen.observed(Category.GRADIENTS), texts=names)
     )
     seen.set_names(planned_names(*known, calm=calm, texts=names))
     kept_apart = find_ddp_buckets(
-        allocations, trace.identities, seen.unseen & ~within, born_in, phases
+        allocations, trace.storage_labels, seen.unseen & ~within, born_in, phases
     )
     seen.add(Category.COMMUNICATION, *kept_apart)
     variables = find_growing_variables(allocations, *seen.variables, count)

@@ -43,7 +43,7 @@ def gradient_names(  # noqa: PLR0913 - the facts known at that point
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
-    identities: StorageLabels,
+    storage_labels: StorageLabels,
     *,
     of_parameters: Mask,
     texts: Sequence[str],
@@ -54,21 +54,21 @@ def gradient_names(  # noqa: PLR0913 - the facts known at that point
         allocations: Every allocation of the recording.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        identities: What the probes saw; at address 0 what was about to be allocated.
+        storage_labels: What the probes saw; at address 0 what was about to be allocated.
         of_parameters: Which allocations were seen as gradients of parameters.
-        texts: The texts that the identities' names point into.
+        texts: The texts that the labels' names point into.
     """
     coming = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
-    listed = np.flatnonzero((identities.addr == 0) & np.isin(identities.category, coming))
-    within = phases.of(identities.position[listed])
+    listed = np.flatnonzero((storage_labels.addr == 0) & np.isin(storage_labels.category, coming))
+    within = phases.of(storage_labels.position[listed])
     names: dict[int, str] = {}
     for phase in np.unique(within[within != NOWHERE]).tolist():
         mine = listed[within == phase]
         rows = np.flatnonzero(born_in == phase)
-        sizes = identities.size[mine]
+        sizes = storage_labels.size[mine]
         for size in np.unique(sizes).tolist():
             found = rows[allocations.requested[rows] == size]
-            words = [texts[name] for name in identities.name[mine[sizes == size]].tolist()]
+            words = [texts[name] for name in storage_labels.name[mine[sizes == size]].tolist()]
             names.update(_matched(found.tolist(), words, of_parameters))
     return names
 

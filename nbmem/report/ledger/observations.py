@@ -255,26 +255,30 @@ def observations_of(
         names: The session's texts.
     """
     seen = Observations(len(allocations), names)
-    identities, holders, events = trace.identities, trace.holders, len(trace.events)
-    rows = rows_at(allocations, identities.addr, identities.position, events)
-    between = (identities.position > 0) & (identities.position < events)
-    between &= identities.category == Category.USER_TENSORS
+    storage_labels, holders, events = trace.storage_labels, trace.holders, len(trace.events)
+    rows = rows_at(allocations, storage_labels.addr, storage_labels.position, events)
+    between = (storage_labels.position > 0) & (storage_labels.position < events)
+    between &= storage_labels.category == Category.USER_TENSORS
     around = np.flatnonzero((rows >= 0) & between)
-    seen.add_local_names(rows[around], identities.name[around])
-    made = np.isin(identities.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)])
-    made &= (rows >= 0) & (identities.category == Category.COMMUNICATION)
-    seen.add_collective_results(rows[made], identities.name[made])
+    seen.add_local_names(rows[around], storage_labels.name[around])
+    made = np.isin(
+        storage_labels.name, [n for n, text in enumerate(names) if text.startswith(DTENSOR)]
+    )
+    made &= (rows >= 0) & (storage_labels.category == Category.COMMUNICATION)
+    seen.add_collective_results(rows[made], storage_labels.name[made])
     of_cache = np.isin(
-        identities.name, [n for n, text in enumerate(names) if text.startswith(f"{KV_CACHE} ")]
+        storage_labels.name, [n for n, text in enumerate(names) if text.startswith(f"{KV_CACHE} ")]
     )
     of_cache &= rows >= 0
-    seen.add_cache(rows[of_cache], identities.name[of_cache], identities.category[of_cache])
+    seen.add_cache(rows[of_cache], storage_labels.name[of_cache], storage_labels.category[of_cache])
     for category in IDENTITY:
-        mine = np.flatnonzero((rows >= 0) & (identities.category == category) & ~between & ~made)
-        seen.add(category, rows[mine], identities.name[mine])
-    given = np.flatnonzero((rows >= 0) & (identities.category == Category.INPUTS))
+        mine = np.flatnonzero(
+            (rows >= 0) & (storage_labels.category == category) & ~between & ~made
+        )
+        seen.add(category, rows[mine], storage_labels.name[mine])
+    given = np.flatnonzero((rows >= 0) & (storage_labels.category == Category.INPUTS))
     seen.fresh = _fresh(
-        allocations, rows[given], identities.position[given], trace.counter_samples.position
+        allocations, rows[given], storage_labels.position[given], trace.counter_samples.position
     )
     if holders is not None:
         best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first

@@ -177,7 +177,7 @@ def _weights_of(e: Evidence, module: str) -> dict[str, str]:
 
 def _trained(e: Evidence) -> dict[str, set[str]]:
     """Return the weights that had gradients, by their called module."""
-    seen = e.trace.identities
+    seen = e.trace.storage_labels
     names = np.unique(seen.name[seen.category == Category.GRADIENTS]).tolist()
     parts = [split_name(e.session.names[index]) for index in names]
     found: dict[str, set[str]] = {}

@@ -117,7 +117,7 @@ class Evidence:
     @cached_property
     def weight_forms(self) -> dict[str, str]:
         """Shape and type of each weight seen, by its name in the notebook."""
-        return weight_forms(self.trace.identities, self.session.names)
+        return weight_forms(self.trace.storage_labels, self.session.names)
 
     # --- is memory short?
 

@@ -111,13 +111,15 @@ def _joined(e: Evidence, mine: list[HeldStorage]) -> Iterator[HeldStorage]:
 
     A recurrent layer stores its weights this way.
     """
-    identities = e.trace.identities
+    storage_labels = e.trace.storage_labels
     of_module: dict[str, list[HeldStorage]] = {}
     for held in mine:
         for key in _keys(held)[:1]:
             of_module.setdefault(key.rpartition(".")[0], []).append(held)
-    weights = identities.category == Category.WEIGHTS
-    seen = zip(identities.name[weights].tolist(), identities.size[weights].tolist(), strict=True)
+    weights = storage_labels.category == Category.WEIGHTS
+    seen = zip(
+        storage_labels.name[weights].tolist(), storage_labels.size[weights].tolist(), strict=True
+    )
     for name, size in sorted(set(seen)):
         together = _TOGETHER.match(e.session.names[name])
         if together is None:

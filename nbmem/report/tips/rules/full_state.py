@@ -77,7 +77,7 @@ def _gathered(e: Evidence) -> Ints:
 
     That is outside of forward, backward, optimizer and inference.
     """
-    seen = e.trace.identities
+    seen = e.trace.storage_labels
     names = [
         number
         for number, text in enumerate(e.session.names)

@@ -117,7 +117,7 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
 
     What a module is given, or a graph saves, is used: labels that a model has predicted.
     """
-    ledger, a, seen = e.card_ledger, e.card_ledger.allocations, e.trace.identities
+    ledger, a, seen = e.card_ledger, e.card_ledger.allocations, e.trace.storage_labels
     begins = [ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "forward"]
     forwards = np.array([*begins, ledger.events], np.int64)
     made = ledger.phases.named(ledger.born_in, "inference") & (a.allocated_at >= 0)

@@ -115,7 +115,7 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
 
 def _with(e: Evidence, category: Category) -> set[str]:
     """Return the modules with weights, or with gradients of them."""
-    seen = e.trace.identities
+    seen = e.trace.storage_labels
     names = np.unique(seen.name[seen.category == category]).tolist()
     paths = (split_name(e.session.names[index]) for index in names)
     return {module_of_parameter(path[0].removesuffix(".grad")) for path in paths if path}
