@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT = "H100 80GB"
 """The virtual card that is used if none was named."""
 AUTO = "auto"
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Names in the sentence on a card's live tensors."""
 PATIENCE_S = 2.0
 """Time limit of the search for these names."""
@@ -227,8 +227,8 @@ def _live_tensors_text(names: Mapping[str, Any] | None) -> str:
     for storages in found.by_device.values():
         for held in storages:
             sizes[held.holders[0].root] += held.size
-    told = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MOST_NAMED)]
-    rest = total - sum(size for _, size in sizes.most_common(MOST_NAMED))
+    told = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MAX_NAMED)]
+    rest = total - sum(size for _, size in sizes.most_common(MAX_NAMED))
     if told and rest > 0:
         told.append(f"others {format_bytes(rest)}")
     return f"{format_bytes(total)} ({', '.join(told)})" if told else format_bytes(total)

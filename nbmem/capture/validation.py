@@ -10,7 +10,7 @@ from typing import Any
 
 from nbmem.core.errors import ProbeUnavailableError
 
-_MOST = 2**63 - 1
+_MAX_FIGURE = 2**63 - 1
 """NVML's value for an unavailable figure is 2**64 - 1."""
 
 
@@ -28,7 +28,7 @@ def whole_bytes(value: Any) -> int | None:
         count = operator.index(value)
     except Exception:  # noqa: BLE001 - texts, None, and an __index__ that raises
         return None
-    return count if 0 <= count <= _MOST and not isinstance(value, bool) else None
+    return count if 0 <= count <= _MAX_FIGURE and not isinstance(value, bool) else None
 
 
 def total_and_free(memory: Any) -> tuple[int, int]:

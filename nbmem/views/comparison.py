@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.analysis.compare import Change, Comparison
 
-MOST = 12
+MAX_CHANGES = 12
 """Changes of one kind that are listed; the others are summed up."""
 _KINDS = (
     ("category", "Categories at the peak"),
@@ -133,8 +133,8 @@ def _tables(comparison: Comparison, width: int) -> Iterator[tuple[str, list[tupl
         mine = [change for change in comparison.changes if change.kind == kind]
         if not mine:
             continue
-        rows = [_row(change, width) for change in mine[:MOST]]
-        if rest := mine[MOST:]:
+        rows = [_row(change, width) for change in mine[:MAX_CHANGES]]
+        if rest := mine[MAX_CHANGES:]:
             change = sum(one.change for one in rest)
             rows.append((f"{len(rest)} smaller changes", "", "", _signed(change)))
         yield head, rows

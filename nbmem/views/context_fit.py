@@ -86,7 +86,7 @@ def _made_of(fit: ContextFit) -> Grid:
     pairs = {part.name: part.size for part in fit.per_pair}
     most = max(always.values(), default=0)
     names = sorted({*always, *each, *pairs}, key=lambda name: -always.get(name, 0))
-    kept = [n for n in names if n in each or n in pairs or always[n] >= _LEAST * most]
+    kept = [n for n in names if n in each or n in pairs or always[n] >= _MIN_SHARE * most]
     rows = [
         cells(
             name,
@@ -105,5 +105,5 @@ def _made_of(fit: ContextFit) -> Grid:
     )
 
 
-_LEAST = 0.001
+_MIN_SHARE = 0.001
 """Parts below this share of the largest are left out, if they do not grow."""

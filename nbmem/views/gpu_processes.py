@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
 
-MOST_HELD = 3
+MAX_HELD = 3
 """Number of categories in a kernel's line."""
 _WORTH_SAYING = 64 * MIB
 """Unattributed bytes below this are the driver's own rounding."""
@@ -100,7 +100,7 @@ def describe_process(one: GpuProcess) -> str:
         parts.append("busy" if one.busy else "idle")
     if one.told is not None:
         told = one.told
-        held = ", ".join(f"{name} {format_bytes(size)}" for name, size in told.held[:MOST_HELD])
+        held = ", ".join(f"{name} {format_bytes(size)}" for name, size in told.held[:MAX_HELD])
         cell = f"after {one_line(told.cell)} " if told.cell else ""
         tensors, reserved = format_bytes(told.allocated), format_bytes(told.reserved)
         parts.append(f"{cell}{tensors} allocated of {reserved} reserved")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nbmem.report.model import Report
 
 _WIDEST_NAME = 36
-_MOST_LEFT = 1_000_000
+_MAX_LEFT = 1_000_000
 """Steps beyond which nobody waits for the card to be full."""
 
 
@@ -34,7 +34,7 @@ def sentence(holder: GrowingHolder) -> str:
 def outlook(growth: StepGrowth) -> str:
     """Write when the card is full at this rate, and what is not shown."""
     told = []
-    if growth.left is not None and growth.left < _MOST_LEFT:
+    if growth.left is not None and growth.left < _MAX_LEFT:
         plural = "" if growth.left == 1 else "s"
         told.append(f"At this rate the card is full after about {growth.left:,} more step{plural}.")
     if growth.more:

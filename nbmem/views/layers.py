@@ -30,7 +30,7 @@ _FIRST_OUT = (
     "buffers", "gradients", "optimizer", "parameters", "backward_flops", "forward_flops", "output",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the least important first."""
-_MOST = 60
+_MAX_ROWS = 60
 """Rows of the text; the HTML has all."""
 WIDTH = 80
 """Characters of a line if the terminal's width is unknown."""
@@ -65,18 +65,18 @@ def render_text(layers: Layers, width: int | None = None) -> str:
     """
     layers = _folded(layers)
     left_out: list[str] = []
-    table = _grid(layers, _MOST).text()
+    table = _grid(layers, _MAX_ROWS).text()
     for name in _FIRST_OUT:
         if width is None or max(map(len, table.splitlines())) <= width:
             break
         left_out.append(name)
-        table = _grid(layers, _MOST, left_out).text()
+        table = _grid(layers, _MAX_ROWS, left_out).text()
     if width is not None and max(map(len, table.splitlines())) > width:
-        table = _grid(_narrow(layers), _MOST, left_out).text()
+        table = _grid(_narrow(layers), _MAX_ROWS, left_out).text()
     shown = [name for name in left_out if _sum(layers, name)]
     totals = ", ".join(f"{_head(n)} {_amount(n, _sum(layers, n))}" for n in shown)
     notes = [f"Left out for want of width:\n  {totals}"] if totals else []
-    left = len(layers.rows) - _MOST
+    left = len(layers.rows) - _MAX_ROWS
     if left > 0:
         notes.append(f"{left} more layers: sort them (--sort saved), or read the HTML.")
     head = f"{layers.title}, {_about(layers)}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.model import Report
 
-MOST = 8
+MAX_LINES = 8
 """Lines in the table, the largest at the peak or at the end; the others are one row."""
 _WIDEST = 80
 _HEADS = ("at the peak", "at the end", "taken in all")
@@ -27,7 +27,7 @@ def lines_table(report: Report) -> str:
     found = report.lines
     if found is None:
         return ""
-    largest = sorted(found.rows, key=lambda row: -max(row.peak, row.kept))[:MOST]
+    largest = sorted(found.rows, key=lambda row: -max(row.peak, row.kept))[:MAX_LINES]
     shown = [row for row in found.rows if row in largest]
     left = [row for row in found.rows if row not in largest]
     if left:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EMPTY = "Nothing lives on a card: torch has no memory allocated there."
 UNNAMED = "no Python object (a workspace, or a library's)"
-MOST_HOLDERS = 3
+MAX_HOLDERS = 3
 _WIDTH = 100
 
 
@@ -101,6 +101,6 @@ def _others(held: Holding) -> list[str]:
 
     At most three are named; the rest are counted.
     """
-    rest = [one_line(way.path) for way in held.holders[1 : MOST_HOLDERS + 1]]
-    more = len(held.holders) - 1 - MOST_HOLDERS
+    rest = [one_line(way.path) for way in held.holders[1 : MAX_HOLDERS + 1]]
+    more = len(held.holders) - 1 - MAX_HOLDERS
     return [*rest, f"{more} more"] if more > 0 else rest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
 from nbmem.views.explorer import MIME
-from nbmem.views.explorer.size_limit import MOST, saved_output
+from nbmem.views.explorer.size_limit import MAX_CHARACTERS, saved_output
 from nbmem.views.history import (
     render_history,
     render_history_html,
@@ -61,7 +61,7 @@ def mimebundle(
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
     # Last, since it includes the other forms' notes; they include its own.
     told = replace(report, notes=(*report.notes, *faults.notes))
-    room = min(MOST, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
+    room = min(MAX_CHARACTERS, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
     explorer = faults.part("The interactive view", lambda: saved_output(told, cells, room), None)
     bundle: dict[str, Any] = {}
     if text is not None:

@@ -23,7 +23,7 @@ _GROUNDS = {
     "estimated": "estimated, then tried in the simulator",
 }
 HOLDERS = "Largest holders, by requested bytes"
-_MOST_ELSEWHERE = 5
+_MAX_ELSEWHERE = 5
 
 
 def without_ooms(report: Report) -> Report:
@@ -168,10 +168,10 @@ def other_places(others: Sequence[OomReport]) -> list[str]:
     counts = Counter(place(other) for other in others)
     found = [
         f"{'Once' if count == 1 else f'{count} times'}{where or ', somewhere'}"
-        for where, count in counts.most_common(_MOST_ELSEWHERE)
+        for where, count in counts.most_common(_MAX_ELSEWHERE)
     ]
-    if len(counts) > _MOST_ELSEWHERE:
-        found.append(f"and at {len(counts) - _MOST_ELSEWHERE} more places")
+    if len(counts) > _MAX_ELSEWHERE:
+        found.append(f"and at {len(counts) - _MAX_ELSEWHERE} more places")
     return found
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbmem.report.model import Holding, PhaseRow, Report
     from nbmem.views.rows import Amount, LedgerRow
 
-MOST_HOLDINGS = 8
+MAX_HOLDINGS = 8
 _NARROWEST = 72
 _LONGEST_PHASE = 24
 _TIME = 8
@@ -185,7 +185,7 @@ def holdings_table(report: Report, width: int) -> str:
     """
     if not report.holdings:
         return ""
-    shown = group_holdings(report.holdings)[:MOST_HOLDINGS]
+    shown = group_holdings(report.holdings)[:MAX_HOLDINGS]
     size = max(len(row.size()) for row in shown)
     kind = max(len(row.held.category.label) for row in shown)
     lines = [holdings_title(shown, report)]

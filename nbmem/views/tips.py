@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from nbmem.core.freed_memory import Freed
     from nbmem.report.model import Finding
 
-MOST = 3
+MAX_TIPS = 3
 """Tips in a report; `%nbmem tips` has all."""
 
 
-def render_tips(findings: Sequence[Finding], *, width: int = 100, most: int | None = MOST) -> str:
+def render_tips(
+    findings: Sequence[Finding], *, width: int = 100, most: int | None = MAX_TIPS
+) -> str:
     """Write findings, the first ones in full; empty if there are none.
 
     Args:

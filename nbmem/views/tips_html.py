@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.views import style
 from nbmem.views.markup import Markup, element, join
-from nbmem.views.tips import MOST, about, command, heading
+from nbmem.views.tips import MAX_TIPS, about, command, heading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ _CODE = (
 )
 
 
-def render_tips_html(findings: Sequence[Finding], *, most: int | None = MOST) -> Markup:
+def render_tips_html(findings: Sequence[Finding], *, most: int | None = MAX_TIPS) -> Markup:
     """Write findings as a fragment; empty if there are none."""
     if not findings:
         return Markup("")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, WorldReport
     from nbmem.views.charts.svg import Picture
 
-MOST_ROWS = 24
+MAX_ROWS = 24
 """Lines of a table of ranks; the others are summed up."""
-MOST_DRAWN = 12
+MAX_DRAWN = 12
 """Ranks whose timelines are drawn: those with the highest peaks."""
 
 
@@ -51,7 +51,7 @@ def render_world_html(world: WorldReport) -> str:
     It has no script, no style sheet and no address.
     """
     named = [(kind.name, kind.rows[0]) for kind in rank_groups(world)]
-    drawn, over_time = ranks_chart(named[:MOST_ROWS]), ranks_over_time(highest(named, MOST_DRAWN))
+    drawn, over_time = ranks_chart(named[:MAX_ROWS]), ranks_over_time(highest(named, MAX_DRAWN))
     tables = (ranks_table(world, 120), first_oom_table(world, 120))
     parts = [
         element("div", verdict(world), style=style.VERDICT),
@@ -104,7 +104,7 @@ def ranks_table(world: WorldReport, width: int) -> str:
     reserved = () if world.on_host else ("reserved",)
     head = ["Rank", *["host"] * hosts, *["mesh"] * meshed]
     rows = [(_numbers(same), *line) for line, same in _equal_ranks(world)]
-    shown, rest = rows[:MOST_ROWS], rows[MOST_ROWS:]
+    shown, rest = rows[:MAX_ROWS], rows[MAX_ROWS:]
     table = in_columns(
         [(*head, "ended", "peak", *reserved, "process", "peak in"), *shown],
         left={0, *range(1, len(head) + 1), len(head) + 3 + len(reserved)},
@@ -202,7 +202,7 @@ def first_oom_table(world: WorldReport, width: int) -> str:
             "",
         )
     )
-    for then in out.others[:MOST_ROWS]:
+    for then in out.others[:MAX_ROWS]:
         place = report_sentences.phase_and_step(then.phase, then.step) or ""
         before = "" if then.t_ns is None else _before(asked.t_ns - then.t_ns)
         table.append(
@@ -214,7 +214,7 @@ def first_oom_table(world: WorldReport, width: int) -> str:
                 f"{place}{before}",
             )
         )
-    if rest := out.others[MOST_ROWS:]:
+    if rest := out.others[MAX_ROWS:]:
         table.append((f"  {len(rest)} more ranks", "", "", "", ""))
     lines = in_columns(table, left={0, 3, 4}).splitlines()
     return "\n".join(clipped(line, width) for line in lines)

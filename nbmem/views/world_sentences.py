@@ -39,7 +39,7 @@ CROWDED = 0.8
 """Part of a host's memory from which its ranks may run out of it."""
 HANGS_NS = 10 * 10**9
 """Time without progress of any rank after which a world counts as hanging."""
-MOST = 24
+MAX_SENTENCES = 24
 """Maximum number of sentences of one kind."""
 
 
@@ -119,7 +119,7 @@ def sentences(world: WorldReport) -> Iterator[str]:
         yield f"There is no file of {numbers_text(world.missing)}: {why}."
     yield from _waiting(world)
     yield from _errors(world)
-    for one in world.imbalances[:MOST]:
+    for one in world.imbalances[:MAX_SENTENCES]:
         yield _out_of_balance(one)
     for card in world.shared:
         yield _shared(card)

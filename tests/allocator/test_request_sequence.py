@@ -110,7 +110,7 @@ def test_runs_are_alike_whatever_their_sizes(monkeypatch):
     less, _ = record(lambda a: a.malloc(MIB))
     assert sequence.is_like(other)
     assert not sequence.is_like(less)
-    monkeypatch.setattr(request_recorder, "MOST_OPERATIONS", 2)
+    monkeypatch.setattr(request_recorder, "MAX_OPERATIONS", 2)
     assert record(twice)[0] is None
     assert record(lambda _allocator: None)[0] is None
 

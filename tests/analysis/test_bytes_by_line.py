@@ -15,9 +15,9 @@ from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
 from nbmem.core.units import KIB, MIB
 from nbmem.report.analysis import build_report
-from nbmem.report.analysis.bytes_by_line import MOST_ROWS
+from nbmem.report.analysis.bytes_by_line import MAX_ROWS
 from nbmem.views.explorer.data import explorer_data
-from nbmem.views.explorer.size_limit import MOST_CODE, thinned
+from nbmem.views.explorer.size_limit import MAX_CODE, thinned
 from nbmem.views.lines import lines_table
 from tests.allocator.programs import events_of
 from tests.analysis.test_moment_details import record_steps
@@ -130,10 +130,10 @@ def test_what_was_there_before_is_no_lines():
 
 
 def test_of_very_many_lines_the_largest_are_listed():
-    session = session_of([(512 * (i + 1), i) for i in range(MOST_ROWS + 2)])
-    stacks = tuple(line(i + 1) for i in range(MOST_ROWS + 2))
+    session = session_of([(512 * (i + 1), i) for i in range(MAX_ROWS + 2)])
+    stacks = tuple(line(i + 1) for i in range(MAX_ROWS + 2))
     found, _ = rows_by_line(replace(session, stacks=stacks))
-    assert len(found) == MOST_ROWS + 1
+    assert len(found) == MAX_ROWS + 1
     assert found["its other lines"] == (512 + 1024,) * 3
 
 
@@ -155,7 +155,7 @@ def test_the_table_fits_80_columns_and_adds_up():
 
 def test_long_code_is_cut_around_its_lines():
     session = session_of([(MIB, AT_5)])
-    long = replace(session, source=Source(session.source.file, CODE + ("pass",) * MOST_CODE))
+    long = replace(session, source=Source(session.source.file, CODE + ("pass",) * MAX_CODE))
     saved = thinned(build_report(long), 200)
     assert [number for number, _ in saved.lines.code] == [4, 5, 6]
     assert explorer_data(saved)["lines"] == {

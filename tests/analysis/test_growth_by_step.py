@@ -5,7 +5,7 @@ import pytest
 import nbmem
 from nbmem import virtual
 from nbmem.core.units import MIB
-from nbmem.report.analysis.growth_by_step import MOST_STEPS
+from nbmem.report.analysis.growth_by_step import MAX_STEPS
 from nbmem.report.analysis.source_lines import adding_lines
 from nbmem.views.exports.report import report_json
 from nbmem.views.growth import growth_table, outlook, sentence
@@ -114,7 +114,7 @@ def test_text_page_and_json_have_one_computation(grown):
 
 def test_a_long_loop_shows_some_steps_and_its_last(evaluate):
     growth = evaluate("out", 150).growth
-    assert len(growth.steps) == MOST_STEPS
+    assert len(growth.steps) == MAX_STEPS
     assert growth.steps[-1] == 149
     assert growth.holders[0].held[-1] == 150 * 4 * MIB
 

@@ -50,7 +50,7 @@ DRAWN = f"{EXPLORER}[data-drawn=true]"
 LARGEST = "[data-testid=nbx-largest] tbody tr"
 REPORT = "[data-testid=nbx-report]"
 TENSOR = "[data-testid=nbx-tensor]"
-MOST = 160 * 1024
+MAX_JSON_CHARACTERS = 160 * 1024
 """Characters of JSON that a report may add to a notebook."""
 
 
@@ -327,7 +327,7 @@ def test_the_saved_explorer_is_small_and_opens_without_a_kernel(
     outputs = lab.saved(traced.name).cells[1].outputs
     (data,) = [output.data for output in outputs if "data" in output]
     assert {"text/plain", "text/html"} < set(data)
-    assert len(json.dumps(data)) < MOST
+    assert len(json.dumps(data)) < MAX_JSON_CHARACTERS
 
     fresh = context.new_page()
     asked = []

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.server import EXTENSION, ROOT
 
 PLACE = "data/share/jupyter/labextensions/nbmem-labextension/"
-MOST_BYTES = 2_700_000
+MAX_BYTES = 2_700_000
 """2.55 MB, of which BokehJS is 0.37 MB twice: in the extension, and in pages that stand alone."""
 
 
@@ -53,4 +53,4 @@ def test_the_wheel_holds_the_package_and_the_extension_once():
         "static/*.js",
         "static/third-party-licenses.json",
     }
-    assert wheel.stat().st_size < MOST_BYTES
+    assert wheel.stat().st_size < MAX_BYTES

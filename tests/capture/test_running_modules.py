@@ -127,7 +127,7 @@ def test_an_interrupted_call_does_not_contain_the_next_one():
 
 
 def test_the_record_of_a_thread_is_bounded(monkeypatch):
-    monkeypatch.setattr(running_modules, "MOST_ENTRIES", 40)
+    monkeypatch.setattr(running_modules, "MAX_ENTRIES", 40)
     calls, module = ModuleCalls(), nn.Linear(2, 2)
     for _ in range(100):
         calls.begin(module, grad=True)()

@@ -9,7 +9,7 @@ from torch import nn
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.capture.record import used_forwards as asked_module
-from nbmem.capture.record.used_forwards import MOST_ROWS, PATIENCE, UsedForwards
+from nbmem.capture.record.used_forwards import MAX_ROWS, PATIENCE, UsedForwards
 
 
 class Normalize(nn.Module):
@@ -175,7 +175,7 @@ class TestRows:
 
     def test_after_so_many_kinds_all_count_as_asked_for(self):
         log, net, x = UsedForwards(), nn.Linear(4, 4), torch.ones(4)
-        log._rows = {((0, kind),): frozenset() for kind in range(MOST_ROWS)}
+        log._rows = {((0, kind),): frozenset() for kind in range(MAX_ROWS)}
         for mark in range(2):
             log.begins(mark, 1)
             y = net(x)

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 import nbmem
 from nbmem import virtual
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_parts import MOST_PARTS, parts_by_name
+from nbmem.core.session.tensor_parts import MAX_PARTS, parts_by_name
 from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
@@ -85,7 +85,7 @@ def test_weights_that_are_frozen_later_have_parts_then():
 
 def test_a_file_with_too_many_parts_is_read_in_part():
     parts = [{"name": f"part {n}", "names": [n]} for n in range(10_000)]
-    assert len(parts_by_name({"parts": parts})) == MOST_PARTS
+    assert len(parts_by_name({"parts": parts})) == MAX_PARTS
 
 
 class Words(nn.Module):

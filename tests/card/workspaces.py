@@ -122,7 +122,7 @@ SIDES = {
     2: (4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224),
     3: (8, 16, 32),
 }
-MOST_BYTES = 512 << 20
+MAX_BYTES = 512 << 20
 """Of an input or a result: several processes share a card."""
 LAYERS = (
     # kind, layers, of both directions, dropout between
@@ -141,7 +141,7 @@ def cases() -> Iterator[Case]:
     warm_up_libraries()
     seen = set()
     for one in (*known_convolutions(), *random_convolutions()):
-        if one.nbytes <= MOST_BYTES and (name := str(one)) not in seen:
+        if one.nbytes <= MAX_BYTES and (name := str(one)) not in seen:
             seen.add(name)
             yield name, partial(convolution, one)
         if len(seen) == len(USUAL) * len(TYPES):

@@ -9,7 +9,7 @@ from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.data_size import held_bytes
 from nbmem.core.units import format_bytes
-from nbmem.frontends.notebook.trace_history import MOST_BYTES, TraceHistory
+from nbmem.frontends.notebook.trace_history import MAX_BYTES, TraceHistory
 from nbmem.report.analysis import build_report
 from nbmem.report.analysis.peak_limit import over_limit
 from nbmem.views.comparison import comparison_json
@@ -167,8 +167,8 @@ def test_kept_traces_are_bounded_and_found_by_number_and_name(monkeypatch):
     kept = TraceHistory()
     traces = [trace_of_sizes(f"In [{n}]", x=n) for n in (1, 2, 3)]
     each = max(held_bytes(trace.session) for trace in traces)
-    assert 0 < each < MOST_BYTES
-    monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MOST_BYTES", 2 * each + 500)
+    assert 0 < each < MAX_BYTES
+    monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MAX_BYTES", 2 * each + 500)
     for trace in traces:
         kept.add(trace)
     assert kept.find("1") is None
@@ -191,7 +191,7 @@ def test_of_kept_traces_the_newest_alone_keeps_its_report():
 
 
 def test_numbers_of_cells_go_with_their_traces(monkeypatch):
-    monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MOST_CELLS", 2)
+    monkeypatch.setattr("nbmem.frontends.notebook.trace_history.MAX_CELLS", 2)
     kept = TraceHistory()
     for number in (1, 2, 3):
         trace = trace_of_sizes("mine")

@@ -8,7 +8,7 @@ import pytest
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis import build_report
 from nbmem.views.explorer import MIME, explorer_output
-from nbmem.views.explorer.size_limit import MOST, saved_output, thinned
+from nbmem.views.explorer.size_limit import MAX_CHARACTERS, saved_output, thinned
 from nbmem.views.mime_bundle import SAVED, mimebundle
 from tests.recorded_runs import load, session_of
 from tests.views import sample_reports as sample
@@ -22,7 +22,7 @@ def report(request):
 def test_a_saved_report_is_small(report):
     bundle = mimebundle(report)
     output = bundle[MIME]
-    assert len(output["data"]) + len(output["times"]) <= MOST
+    assert len(output["data"]) + len(output["times"]) <= MAX_CHARACTERS
     assert saved_size(bundle) <= SAVED
 
 

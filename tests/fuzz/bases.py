@@ -31,13 +31,13 @@ from nbmem.core.session.spans import Span
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "snapshots"
 NAMES = ("cuda_graph", "fragmentation", "reserved_unused", "retry", "streams", "oom")
-MOST_EVENTS = 400
+MAX_EVENTS = 400
 
 
 @functools.cache
 def _snapshot(name: str) -> bytes:
     raw = pickle.loads(lzma.decompress((RECORDINGS / f"{name}.pickle.xz").read_bytes()))
-    raw["device_traces"] = [trace[-MOST_EVENTS:] for trace in raw["device_traces"]]
+    raw["device_traces"] = [trace[-MAX_EVENTS:] for trace in raw["device_traces"]]
     return pickle.dumps(raw, protocol=4)
 
 

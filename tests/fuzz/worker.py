@@ -21,9 +21,9 @@ from nbmem.views.html import render_page
 from nbmem.views.text import render_text
 from tests.fuzz.mutations import hostile_file
 
-MOST_SECONDS = 2.0
+MAX_SECONDS = 2.0
 """Of CPU, for one file from opening it to its last view."""
-MOST_MEMORY = 512 << 20
+MAX_MEMORY = 512 << 20
 """Bytes by which the process may grow meanwhile."""
 LONGEST_SENTENCE = 1_000
 _BROKEN_TIP = re.compile(r"was left out: (?!UsageError|ReplayError|LedgerImbalanceError)")
@@ -79,7 +79,7 @@ def try_file(number: int, kind: str, path: Path) -> Outcome:
     """Open one file and draw it."""
     gc.collect()
     before, begin = _reset_peak(), time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, 5 * MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, 5 * MAX_SECONDS)
     try:
         how, text = _opened(path, number)
     except _TooSlowError:
@@ -90,9 +90,9 @@ def try_file(number: int, kind: str, path: Path) -> Outcome:
         signal.setitimer(signal.ITIMER_PROF, 0)
     seconds, grown = time.process_time() - begin, _peak() - before
     if how in {"opened", "refused"}:
-        if seconds > MOST_SECONDS:
+        if seconds > MAX_SECONDS:
             how = "slow"
-        elif grown > MOST_MEMORY:
+        elif grown > MAX_MEMORY:
             how = "memory"
     return Outcome(number, kind, how, text, seconds, grown)
 

@@ -147,7 +147,7 @@ def play(scene: str, card: str | None, names: list[str]) -> list[str]:
         A line for each thing that grows; and, where nbmem is gone at the end, for each thing of
         its own that something else leads to.
     """
-    trace_history.MOST_CELLS = cell_hooks.MAX_ROWS = KEPT
+    trace_history.MAX_CELLS = cell_hooks.MAX_ROWS = KEPT
     with contextlib.nullcontext() if card is None else virtual.activated(card):
         grown = SCENES[scene]("cpu" if card is None else "cuda", names)
     gone = scene != "cells" and card is None  # a virtual card registers rules in torch for good

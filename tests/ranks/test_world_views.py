@@ -41,9 +41,11 @@ def test_a_page_unfolds_each_kind_of_rank(tmp_path):
 
 
 def test_a_page_of_many_has_those_with_the_highest_peaks_and_names_the_others(tmp_path):
-    page = alternating(tmp_path, 2 * world_page.MOST - 2).to_page()
-    assert page.count('<details name="nbmem-rank"') == world_page.MOST
-    highest = [f">rank {number}: peak " in page for number in range(1, 2 * world_page.MOST - 2, 2)]
+    page = alternating(tmp_path, 2 * world_page.MAX_RANKS - 2).to_page()
+    assert page.count('<details name="nbmem-rank"') == world_page.MAX_RANKS
+    highest = [
+        f">rank {number}: peak " in page for number in range(1, 2 * world_page.MAX_RANKS - 2, 2)
+    ]
     assert all(highest)
     assert "not in this page: ranks 2, 4, 6" in page
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_MOST_SEARCHES = 2000
+_MAX_SEARCHES = 2000
 """Contradictions that are searched for a cause; each search reads every piece."""
 
 
@@ -249,7 +249,7 @@ class FreeMemory:
             self._freed[old] = min(self._freed[old], event)
             if old not in self.orphans:
                 self._join(event, addr, self._blocks[old])
-        elif self._searches < _MOST_SEARCHES:
+        elif self._searches < _MAX_SEARCHES:
             self._searches += 1
             self._find_room(event, addr, wanted)
         have = self.size_at.get(addr, 0)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")
 """Releases whose rules are tried when a file does not name one: one for each tie order."""
-_MOST_POOL_GUESSES = 50
+_MAX_POOL_GUESSES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class _FactSearch:
         )
         events = self.recording.events
         difference = self._once()
-        for _ in range(_MOST_POOL_GUESSES):
+        for _ in range(_MAX_POOL_GUESSES):
             if difference is None or not difference.new_segment:
                 break
             stream = int(events.stream[difference.event])

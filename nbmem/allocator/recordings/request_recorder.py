@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.caching import CachingAllocator
 
-MOST_OPERATIONS = 100_000
+MAX_OPERATIONS = 100_000
 """Runs with more are not replayed: one replay would take half a second."""
 
 
@@ -61,7 +61,7 @@ class RequestRecorder:
         if self._emit is not None:
             self._emit(action, addr, size, stream)
         operations = self._operations
-        if len(operations) > MOST_OPERATIONS:
+        if len(operations) > MAX_OPERATIONS:
             return
         if action == Action.ALLOC:
             self._grow()
@@ -94,7 +94,7 @@ class RequestRecorder:
 
     def sequence(self) -> RequestSequence | None:
         """Return the requests so far; None if there are none, or too many."""
-        if not self._sizes or len(self._operations) > MOST_OPERATIONS:
+        if not self._sizes or len(self._operations) > MAX_OPERATIONS:
             return None
         self._grow()
         return RequestSequence(

@@ -89,7 +89,7 @@ def choose_totals() -> Iterator[CardTotals | HostTotals]:
         yield CardTotals() if registry is None else HostTotals(loaded_torch(), registry)
 
 
-MOST_LEFT = 3
+MAX_LEFT = 3
 """Holders that are named if memory is not freed."""
 
 
@@ -190,4 +190,4 @@ def _left(namespace: Mapping[str, Any], storages: set[tuple[int, int]]) -> tuple
         if (card, held.addr) in storages
     ]
     order = sorted(roots_of(tuple(still)), key=lambda root: -root.reached)
-    return tuple(order[:MOST_LEFT])
+    return tuple(order[:MAX_LEFT])

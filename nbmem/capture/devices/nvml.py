@@ -40,7 +40,7 @@ logger = logging.getLogger("nbmem")
 
 Answer = TypeVar("Answer")
 
-_MOST_CARDS = 1024
+_MAX_CARDS = 1024
 _hung: dict[str, Any] = {}
 """The function whose call has hung (pynvml's `nvmlInit`), for the rest of the process. A virtual
 card installs another one."""
@@ -101,7 +101,7 @@ class NvmlProbe:
         nvml = self._open()
         driver = text_of(query_or_default(nvml.nvmlSystemGetDriverVersion, None))
         count = whole_bytes(nvml.nvmlDeviceGetCount())
-        if count is None or count > _MOST_CARDS:
+        if count is None or count > _MAX_CARDS:
             raise ProbeUnavailableError(_NO_COUNT)
         found, errors = [], []
         for index in range(count):

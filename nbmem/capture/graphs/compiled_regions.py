@@ -39,7 +39,7 @@ SMALLEST = 64 * 1024
 """Bytes from which a buffer is named."""
 _DEEPEST = 64
 """Steps back in the search for the module before a buffer."""
-_MOST_OBJECTS = 64
+_MAX_OBJECTS = 64
 _TEXTS = 256
 
 
@@ -255,7 +255,7 @@ def _text_of(compiled: Any) -> str | None:
     """
     seen: set[int] = set()
     queue = [compiled]
-    while queue and len(seen) < _MOST_OBJECTS:
+    while queue and len(seen) < _MAX_OBJECTS:
         one = queue.pop(0)
         if id(one) in seen:
             continue

@@ -21,7 +21,7 @@ from nbmem.core.session.buffer_annotations import parse_annotation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MOST_CHARACTERS = 32 * 1024 * 1024
+MAX_CHARACTERS = 32 * 1024 * 1024
 _HEAD = re.compile(r"# AOT ID: \['\d+_(forward|backward|inference)'\]")
 _ATEN = re.compile(r" Original ATen: \[(.*)\]")
 _FORM = re.compile(r"(\w+) = rand_strided\((\(.*?\)), \(.*?\), .*dtype=torch\.(\w+)")
@@ -51,13 +51,13 @@ _VIEWS = frozenset(
     )
 )
 """Operators that compute nothing; a kernel is named after its other operators."""
-_MOST_OPERATORS = 4
+_MAX_OPERATORS = 4
 
 
 def read_wrapper(text: str) -> CompiledGraph | None:
     """Parse the text of an Inductor wrapper; None for any other text."""
     head = _HEAD.search(text[:4096])
-    if head is None or len(text) > MOST_CHARACTERS:
+    if head is None or len(text) > MAX_CHARACTERS:
         return None
     try:
         tree = ast.parse(text)
@@ -230,7 +230,7 @@ class _TextReader:
                 sources = tuple(found[1].split(", "))
                 names = [one.rpartition(".")[2] for one in _ATEN.findall(comment)[0].split(", ")]
                 kept = [one for one in dict.fromkeys(names) if one and one not in _VIEWS]
-                operators = "_".join((kept or names)[-_MOST_OPERATORS:])
+                operators = "_".join((kept or names)[-_MAX_OPERATORS:])
                 break
         if not function.endswith(".run"):  # `extern_kernels.mm`, `torch.ops.aten.mm.default`
             parts = function.split(".")

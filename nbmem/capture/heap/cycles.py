@@ -19,7 +19,7 @@ from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import Members, entries_of, is_a, locals_of, name_of
 from nbmem.core.session.tensor_names import LOCAL
 
-MOST = 2_000
+MAX_OBJECTS = 2_000
 """Objects that are visited; a circle through more of them is not found."""
 _ENDS = (type, ModuleType, CodeType, BuiltinFunctionType)
 """Classes whose objects lead to everything, or to nothing of one object."""
@@ -54,7 +54,7 @@ def _shortest_circle(obj: object) -> list[Any] | None:
     start = id(obj)
     came_from: dict[int, tuple[Any, int | None]] = {start: (obj, None)}
     queue = deque([obj])
-    while queue and len(came_from) < MOST:
+    while queue and len(came_from) < MAX_OBJECTS:
         at = queue.popleft()
         for inner in _referents(at):
             if inner is obj:

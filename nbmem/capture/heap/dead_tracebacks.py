@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.heap.reachability import ForwardWalk
 
-MOST = 50_000
+MAX_OBJECTS = 50_000
 """Objects of dead tracebacks that are visited."""
 _STRIDE = 256
 
@@ -71,7 +71,7 @@ class _Search:
         """Visit all that the tracebacks reach."""
         for head in self._heads:
             queue: deque[tuple[Any, int | None]] = deque([(head, None)])
-            while queue and len(self._members) < MOST:
+            while queue and len(self._members) < MAX_OBJECTS:
                 obj, parent = queue.popleft()
                 if id(obj) in self._came_from:
                     continue

@@ -15,11 +15,11 @@ import threading
 from nbmem.core.runtime.entry_points import PACKAGE
 from nbmem.core.session.events import Frame, Stack
 
-MOST = 60
+MAX_FRAMES = 60
 """Limit of frames, the innermost."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _WRAPPERS = {"wrapper", "_wrapped_call_impl", "_call_impl", "decorate_context", "inner", "_fn"}
 """Functions that only call another function."""
 _HOMES = tuple({*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
@@ -51,7 +51,7 @@ class MainThread:
         self._file.truncate()
         faulthandler.dump_traceback(self._file, all_threads=True)
         self._file.seek(0)
-        text = self._file.read(_MOST_BYTES).decode("utf-8", "replace")
+        text = self._file.read(_MAX_BYTES).decode("utf-8", "replace")
         return _frames(text, self._ident)
 
     def close(self) -> None:
@@ -70,6 +70,6 @@ def _frames(text: str, ident: int | None) -> Stack:
     for line in text.splitlines():
         if thread := _THREAD.match(line):
             ours = int(thread[1], 16) == ident
-        elif ours and (frame := _FRAME.match(line)) and len(found) < MOST:
+        elif ours and (frame := _FRAME.match(line)) and len(found) < MAX_FRAMES:
             found.append(Frame(frame[1], int(frame[2]), frame[3]))
     return tuple(found)

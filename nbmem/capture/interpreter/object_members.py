@@ -26,7 +26,7 @@ _NAMESPACE: Any = type.__dict__["__dict__"]
 _NAME: Any = type.__dict__["__name__"]
 _MODULE_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
-_MOST_BITS = 1_000
+_MAX_BITS = 1_000
 _TRIES = 8
 _OWN_STORE = 3
 """References to a frame's dictionary of locals that no other code holds: the frame's, ours, the
@@ -118,7 +118,7 @@ def is_writable(key: object) -> bool:
 
     It refuses integers of some thousand digits.
     """
-    return type(key) is not int or key.bit_length() < _MOST_BITS
+    return type(key) is not int or key.bit_length() < _MAX_BITS
 
 
 def _dictionary_slot(kind: type) -> Any | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LONGEST = 80
 """Maximum characters of a command."""
 _KERNEL = re.compile(r"kernel-([0-9a-f]{8}-[0-9a-f-]{27})\.json")
-_MOST_CARDS = 1_024
+_MAX_CARDS = 1_024
 
 
 def cards_now(*, kernels: Mapping[str, Kernel] | None = None) -> tuple[OccupiedCard, ...]:
@@ -60,7 +60,7 @@ def _read(library: Any) -> list[tuple[OccupiedCard, dict[int, int | None]]]:
     library.nvmlInit()
     try:
         count = whole_bytes(library.nvmlDeviceGetCount()) or 0
-        return [_read_card(library, index) for index in range(min(count, _MOST_CARDS))]
+        return [_read_card(library, index) for index in range(min(count, _MAX_CARDS))]
     finally:
         with suppress(Exception):
             library.nvmlShutdown()

@@ -19,7 +19,7 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 PATIENCE_S = 10.0
 _FILE = re.compile(r"kernel-[0-9a-f-]{36}\.json$")
 _ASK = "get_ipython().run_line_magic('nbmem', 'free cache')"
-_MOST = 4_096
+_MAX_CHARACTERS = 4_096
 """Maximum characters of a reply."""
 
 
@@ -80,4 +80,4 @@ def _answer(path: Path) -> str | None:
         client.stop_channels()
     if reply["content"]["status"] != "ok":
         return None
-    return "".join(said)[:_MOST].strip()
+    return "".join(said)[:_MAX_CHARACTERS].strip()

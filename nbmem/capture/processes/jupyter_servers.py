@@ -21,7 +21,7 @@ TIMEOUT_S = 1.0
 """A server that takes longer is skipped."""
 END_S = 30.0
 """Limit for a kernel's shutdown: its server waits for it, five seconds before it is killed."""
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Kernel(NamedTuple):
@@ -72,7 +72,7 @@ def _servers() -> list[Server]:
 def _server_in(path: Path) -> Server | None:
     try:
         mine = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
-        raw = json.loads(path.read_bytes()[:_MOST_BYTES]) if mine else {}
+        raw = json.loads(path.read_bytes()[:_MAX_BYTES]) if mine else {}
         return Server(str(raw["url"]), str(raw.get("token") or ""))
     except Exception:  # noqa: BLE001 - any file content
         return None
@@ -140,5 +140,5 @@ def _request(server: Server, path: str, method: str = "GET", limit_s: float = TI
     no_proxy = urllib.request.ProxyHandler({})
     opener = urllib.request.build_opener(no_proxy, _NoRedirects())
     with opener.open(asked, timeout=limit_s) as answer:
-        read: bytes = answer.read(_MOST_BYTES)
+        read: bytes = answer.read(_MAX_BYTES)
     return read

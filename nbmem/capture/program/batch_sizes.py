@@ -17,9 +17,9 @@ from nbmem.capture.interpreter.plain_values import user_names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Names of the notebook, or of one object, that are read."""
-MOST_FOUND = 64
+MAX_FOUND = 64
 _OF_SETTINGS = ("__main__", "argparse", "types")
 """Modules of classes whose objects count as settings: the user's own, and Python's plain ones. A
 DataLoader also has a `batch_size`, but it cannot be changed."""
@@ -30,12 +30,12 @@ def batch_sizes(namespace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Each has its `name`, as a user would type it, and its `value`.
     """
-    found = islice(_batches(namespace), MOST_FOUND)
+    found = islice(_batches(namespace), MAX_FOUND)
     return [{"name": name, "value": value} for name, value in found]
 
 
 def _batches(namespace: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in user_names(namespace)[:MOST_NAMES]:
+    for name, value in user_names(namespace)[:MAX_NAMES]:
         if type(name) is not str:
             continue
         if _is_batch(name, value):
@@ -52,14 +52,14 @@ def _settings(value: Any) -> list[tuple[Any, Any, str]]:
     """
     kind = type(value)
     if kind is dict:
-        return [(*item, "['{}']") for item in entries_of(value, MOST_NAMES)]
+        return [(*item, "['{}']") for item in entries_of(value, MAX_NAMES)]
     if is_a(kind, type):  # `class Config: batch_size = 64`
         inside = namespace_of(value)
         mine = inside.get("__module__") == "__main__"
     else:
         inside = attributes_of(value) or {}
         mine = namespace_of(kind).get("__module__") in _OF_SETTINGS
-    return [(*item, ".{}") for item in first_of(inside.items, MOST_NAMES)] if mine else []
+    return [(*item, ".{}") for item in first_of(inside.items, MAX_NAMES)] if mine else []
 
 
 def _is_batch(name: str, value: object) -> bool:

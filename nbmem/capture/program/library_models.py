@@ -30,9 +30,9 @@ _KEEPS = "logits_to_keep"
 """The parameter of a forward that computes the scores of the last positions only."""
 _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Settings of models that change the scores behind their last layer."""
-MOST_MODELS = 16
+MAX_MODELS = 16
 """Models of one module that are described."""
-_MOST_WRAPPERS = 8
+_MAX_WRAPPERS = 8
 _MATRIX = 2
 """Dimensions of a weight that maps a hidden state to the scores of words."""
 
@@ -66,7 +66,7 @@ def library_models(tree: ModuleTree) -> list[dict[str, Any]]:
                 "plain": _has_plain_scores(config),
             }
         )
-        if len(found) == MOST_MODELS:
+        if len(found) == MAX_MODELS:
             break
     return found
 
@@ -141,7 +141,7 @@ def is_adapted(tree: ModuleTree) -> bool:
 
 def _parameters(function: Any) -> tuple[str, ...]:
     """Return the names of a function's parameters, behind its decorators."""
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         inner = (attributes_of(function) or {}).get("__wrapped__")
         if inner is None:
             break

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
     from nbmem.capture.tensors.module_tree import ModuleTree
 
-MOST_BLOCKS = 16
+MAX_BLOCKS = 16
 """Lists of equal blocks that are described for one module."""
-FEWEST_BLOCKS = 2
-MOST_SIZES = 64
+MIN_BLOCKS = 2
+MAX_SIZES = 64
 """Sizes of weights on the host that are told apart, the largest ones."""
-MOST_GIVEN = 64
+MAX_GIVEN = 64
 """Arguments of a call that are read for a graph."""
 _IN_PLACE = ("ReLU", "LeakyReLU", "ELU")
 """Modules whose backward needs their result and not their input."""
@@ -153,7 +153,7 @@ def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:
         "host_bytes": _bytes(on_host),
         "host_is_float32": all(p.dtype == torch.float32 for p in on_host),
         "host_is_half": all(p.dtype in {torch.float16, torch.bfloat16} for p in on_host),
-        "host_sizes": sorted({p.numel() * p.element_size() for p in on_host})[-MOST_SIZES:],
+        "host_sizes": sorted({p.numel() * p.element_size() for p in on_host})[-MAX_SIZES:],
         "blocks": _blocks(torch, tree),
         "libraries": library_models(tree),
         "head": head_of(tree),
@@ -217,7 +217,7 @@ def _is_chained(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether a graph made a tensor of a call, or one in a tuple of it."""
     given = (*args, *kwargs.values())
     parts = chain.from_iterable(v if type(v) in (tuple, list) else (v,) for v in given)
-    return any(is_made(one) for one in islice(parts, MOST_GIVEN) if is_tensor(one))
+    return any(is_made(one) for one in islice(parts, MAX_GIVEN) if is_tensor(one))
 
 
 def _autocast(torch: Any) -> str | None:
@@ -250,7 +250,7 @@ def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:
     """Find lists of repeated blocks, around which checkpointing goes.
 
-    Such a list is a ModuleList or Sequential of at least `FEWEST_BLOCKS` modules of one
+    Such a list is a ModuleList or Sequential of at least `MIN_BLOCKS` modules of one
     class, of which the first has children.
     """
     found = []
@@ -259,9 +259,9 @@ def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:
             continue
         children = [child for _, child in children_of(inner)]
         kinds = {type(child) for child in children}
-        if len(children) >= FEWEST_BLOCKS and len(kinds) == 1 and any(children_of(children[0])):
+        if len(children) >= MIN_BLOCKS and len(kinds) == 1 and any(children_of(children[0])):
             found.append({"path": path, "class": kinds.pop().__name__, "count": len(children)})
-            if len(found) == MOST_BLOCKS:
+            if len(found) == MAX_BLOCKS:
                 break
     return found
 

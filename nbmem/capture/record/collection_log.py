@@ -27,7 +27,7 @@ _FULL = 2
 """The generation of a collection of all objects, which takes milliseconds itself."""
 _WIDTH = 4
 """Numbers of a collection on one card: its times and the history's lengths at both ends."""
-MOST = 200_000
+MAX_COLLECTIONS = 200_000
 """Collections of a recording that freed an object, for each card; 6 MiB."""
 
 
@@ -88,7 +88,7 @@ class CollectionLog:
             before, began_ns = self._begun
             for index, length in self._lengths().items():
                 rows = self._read.setdefault(index, array("q"))
-                if index in before and len(rows) < MOST * _WIDTH:
+                if index in before and len(rows) < MAX_COLLECTIONS * _WIDTH:
                     rows.extend((began_ns, ended_ns, before[index], length))
 
     def _lengths(self) -> dict[int, int]:

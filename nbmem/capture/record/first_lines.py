@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from nbmem.core.session.events import Frame, Stack
     from nbmem.core.session.session import DeviceTrace
 
-LEAST = MIB
+MIN_BYTES = MIB
 """Bytes of an allocation whose lines are kept."""
-MOST = 2_000
+MAX_ALLOCATIONS = 2_000
 """Allocations of a card whose lines are kept, the largest ones."""
 CALLERS = 3
 """Lines of the user that are kept of a stack, the innermost first."""
@@ -54,9 +54,9 @@ def large_allocation_lines(
     rows: list[list[int]] = []
     for device in devices:
         events = device.events
-        large = np.flatnonzero((events.action == Action.ALLOC) & (events.size >= LEAST))
+        large = np.flatnonzero((events.action == Action.ALLOC) & (events.size >= MIN_BYTES))
         large = large[events.stack[large] >= 0]
-        largest = np.sort(large[np.argsort(-events.size[large], kind="stable")[:MOST]])
+        largest = np.sort(large[np.argsort(-events.size[large], kind="stable")[:MAX_ALLOCATIONS]])
         for event, stack in zip(largest.tolist(), events.stack[largest].tolist(), strict=True):
             if stack not in kept:
                 kept[stack] = len(found)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.tracked_objects import Parameter
 
 
-MOST_ASKED = 256
+MAX_ASKED = 256
 """Parameters of an idle model that are checked for a gradient after each backward."""
 
 
@@ -97,7 +97,7 @@ class GradientLog:
                 continue
             with self._time_budget.spend("gradients of idle models") as granted:
                 keys = set(tree.places).difference(*skipped) if any(skipped) else tree.places
-                asked = islice(keys, 0, None, len(keys) // MOST_ASKED + 1)
+                asked = islice(keys, 0, None, len(keys) // MAX_ASKED + 1)
                 if few and not (granted and tree.with_gradient(asked)):
                     continue
                 for parameter in tree.all_with_gradient(keys):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.tensors.module_tree import ModuleTree
 
-MOST_DESCRIBED = 500
+MAX_DESCRIBED = 500
 """Modules whose class, size and switches are described."""
 
 
@@ -305,12 +305,12 @@ class ParameterOwners:
     def live_modules(self) -> list[tuple[Any, str, ModuleTree]]:
         """List the tracked modules that live, with their names and trees.
 
-        The names are what a user can type. At most MOST_DESCRIBED are listed, outermost ones first.
+        The names are what a user can type. At most MAX_DESCRIBED are listed, outermost ones first.
         """
         found = live_objects(self.modules)
-        if len(found) > MOST_DESCRIBED:  # layers called one by one: prefer what contains them
+        if len(found) > MAX_DESCRIBED:  # layers called one by one: prefer what contains them
             outer = [one for one in found if one[1].inside is None]
-            found = [*outer, *(one for one in found if one[1].inside is not None)][:MOST_DESCRIBED]
+            found = [*outer, *(one for one in found if one[1].inside is not None)][:MAX_DESCRIBED]
         return [(module, known.typed, known.tree or tree_of(module)) for module, known in found]
 
     def live_optimizers(self) -> list[tuple[Any, str]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.record.tensor_labels import TensorLabelLog
 
-MOST_KINDS = 10_000
+MAX_KINDS = 10_000
 """Kinds of outermost module calls that are counted."""
 
 
@@ -27,7 +27,7 @@ class ProgramLog:
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Count an outermost module call that has ended."""
         call = id(module), *program_facts.call_facts(module, args, kwargs)
-        if call in self._calls or len(self._calls) < MOST_KINDS:
+        if call in self._calls or len(self._calls) < MAX_KINDS:
             self._calls[call] = self._calls.get(call, 0) + 1
 
     def facts(

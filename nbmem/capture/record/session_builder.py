@@ -25,7 +25,7 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.cards import fullest, highest_reserved
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Action, Events, Layout
-from nbmem.core.session.session import MOST_LINES, DeviceTrace, Session, Source
+from nbmem.core.session.session import MAX_LINES, DeviceTrace, Session, Source
 from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
 from nbmem.core.session.tensor_parts import parts_fact
@@ -76,7 +76,7 @@ def build_session(
         files, stacks[:] = files_of_cells(stacks), number_cell_files(stacks)
         recorder.facts |= large_allocation_lines(devices, stacks, files)
         file = recorded_file(stacks)
-        source = None if file is None else Source(file, tuple(lines_of(file, files)[:MOST_LINES]))
+        source = None if file is None else Source(file, tuple(lines_of(file, files)[:MAX_LINES]))
     if recorder.history.only_first_stacks:
         devices, source = list(map(without_stacks, devices)), None
         stacks.clear()

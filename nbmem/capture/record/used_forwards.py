@@ -20,9 +20,9 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_ROWS = 256
+MAX_ROWS = 256
 """Sequences of forwards whose results are remembered; in others all forwards count as used."""
-MOST_WAITING = 4_096
+MAX_WAITING = 4_096
 """Forwards that wait for a backward (a cell called for each word); beyond this, all are dropped."""
 PATIENCE = 8
 """Backwards that a forward waits for its own: a GAN's image waits for its critic's steps."""
@@ -63,7 +63,7 @@ class UsedForwards:
         if number is None:
             return
         self._complete(number)
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._waiting.clear()
         self._waiting.append(_PendingForward(sample, root, number))
 
@@ -77,7 +77,7 @@ class UsedForwards:
         asked = self._rows.get(row)
         if asked is None:
             asked = self._read(outputs)
-            if len(self._rows) < MOST_ROWS:
+            if len(self._rows) < MAX_ROWS:
                 self._rows[row] = asked
         self._most = max(self._most, len(asked))
         self._longest = max([self._longest, *(self._waiting[i].waited for i in asked)])
@@ -119,7 +119,7 @@ class UsedForwards:
         All are returned if that cannot be determined.
         """
         every = frozenset(range(len(self._waiting)))
-        if len(every) < 2 or len(self._rows) >= MOST_ROWS:
+        if len(every) < 2 or len(self._rows) >= MAX_ROWS:
             return every
         try:
             numbers = numbers_behind(loaded_torch(), outputs, MAX_NODES)

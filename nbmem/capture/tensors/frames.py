@@ -27,7 +27,7 @@ MAX_SITES, LOOKS = 64, 3
 """Places in the code at which variables are read, and how often at each."""
 CALLERS = 3
 """Frames that identify a place: an agent's method plays and learns, with other tensors."""
-MOST, OUTER = 12, 4
+MAX_FUNCTIONS, OUTER = 12, 4
 """Functions whose variables are read: the innermost, and the program's own outside a library's."""
 _NOT_THE_LOOPS = frozenset(
     (*FOREIGN, "torch", "nbmem", "asyncio", "threading", "runpy", "nbclient")
@@ -63,13 +63,13 @@ def caller_variables() -> list[tuple[str, Mapping[str, Any]]]:
     """
     found: list[tuple[str, Mapping[str, Any]]] = []
     for frame in _outwards():
-        if len(found) >= MOST and is_foreign(frame.f_code.co_filename):
+        if len(found) >= MAX_FUNCTIONS and is_foreign(frame.f_code.co_filename):
             continue
         if is_optimized(frame):
             found.append((f" of {frame.f_code.co_name}()", locals_of(frame)))
         elif not any(names is frame.f_globals for _, names in found):
             found.append(("", frame.f_globals))
-        if len(found) >= MOST + OUTER:
+        if len(found) >= MAX_FUNCTIONS + OUTER:
             break
     return found
 
@@ -86,7 +86,7 @@ def traceback_variables(error: BaseException | None) -> list[tuple[str, Mapping[
         if is_optimized(frame) and module_of(frame) not in _NOT_THE_LOOPS:
             found.insert(0, (f" of {frame.f_code.co_name}()", locals_of(frame)))
         at = at.tb_next
-    return found[-MOST:]
+    return found[-MAX_FUNCTIONS:]
 
 
 def report_modules(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _MODULE = "transformers.cache_utils"
 _GIVEN_AS = "past_key_values"
-MOST_TENSORS = 20_000
+MAX_TENSORS = 20_000
 _DEEPEST = 4
-_LEAST_DIMENSIONS = 3
+_MIN_DIMENSIONS = 3
 """A layer's counters of tokens have fewer."""
 
 
@@ -83,12 +83,12 @@ class CacheCollector:
 
 def tensors_of_cache(cache: Any) -> list[Any]:
     """Return the keys and values that a cache holds, by layer."""
-    return list(_tensors(cache, _DEEPEST))[:MOST_TENSORS]
+    return list(_tensors(cache, _DEEPEST))[:MAX_TENSORS]
 
 
 def _tensors(value: Any, deep: int) -> Iterator[Any]:
     if is_tensor(value):
-        if _dimensions(value) >= _LEAST_DIMENSIONS:
+        if _dimensions(value) >= _MIN_DIMENSIONS:
             yield value
         return
     if not deep:

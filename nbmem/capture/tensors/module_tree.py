@@ -27,7 +27,7 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-MOST_MODULES = 20_000
+MAX_MODULES = 20_000
 """Modules in all cached trees, 2.4 kB each with two parameters: 45 MiB. Trees beyond this limit are
 rebuilt each time."""
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -229,7 +229,7 @@ class _TreeCache:
         self._drop_collected()
         key = id(module)
         self._drop(key)
-        if self._count + len(tree) > MOST_MODULES:
+        if self._count + len(tree) > MAX_MODULES:
             return
         ref = self._refs[key] = _Ref(module, self._gone.append)
         ref.key = key

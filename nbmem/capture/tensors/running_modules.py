@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     _Running = tuple[weakref.ref[Any], "_Running | None"]
     """A module that runs, and the one that called it."""
 
-MOST_ENTRIES = 40_000
+MAX_ENTRIES = 40_000
 """Entries of a thread's record, three for each call. Then the older half is dropped."""
-MOST_OF_CALL = 4 * MOST_ENTRIES
+MAX_OF_CALL = 4 * MAX_ENTRIES
 """Entries up to which the calls inside an outermost one are recorded."""
 BACKWARDS = 8
 """Backwards, after one of a new kind, whose forwards are recorded with the calls inside."""
@@ -52,7 +52,7 @@ class _ThreadCalls:
 
     def observed(self, module: Any, method: Any) -> Any:
         """Return a method for one call, whose beginning and end are recorded."""
-        if len(self.entries) >= MOST_OF_CALL:
+        if len(self.entries) >= MAX_OF_CALL:
             return method
         call = ObservedCall(method)
         self.begin(module)
@@ -88,7 +88,7 @@ class ModuleCalls:
         self._mine.observer = None
         if mine.next_nr is None or not grad:
             return int
-        if len(mine.entries) >= MOST_ENTRIES:
+        if len(mine.entries) >= MAX_ENTRIES:
             del mine.entries[: len(mine.entries) // 2]
         mine.entries.append(None)
         mine.begin(module)

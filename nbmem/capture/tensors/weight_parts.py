@@ -31,7 +31,7 @@ _LORA = "lora_"
 """Prefix of the names of LoRA's weights, in peft and in code written after the paper."""
 _BITS = {"Params4bit": 4, "Int8Params": 8}
 """Bits of bitsandbytes' classes of parameters, which store two of 4 bits in a byte."""
-MOST_CONSTANTS = 64
+MAX_CONSTANTS = 64
 """Values that are visited for the constants of one weight."""
 
 
@@ -117,6 +117,6 @@ def constants_of_weights(tree: ModuleTree) -> Iterator[tuple[str, Any, Any]]:
                 for name, value in entries_of(kept)
                 if name not in {"_parameters", "_buffers", "_modules"}
             ]
-        for path, tensor in reachable_tensors(own, Budget(MOST_CONSTANTS)):
+        for path, tensor in reachable_tensors(own, Budget(MAX_CONSTANTS)):
             if tensor is not parameter:
                 yield path, tensor, parameter

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _USERS = {"CUDAGraph": ("a CUDA graph", "CUDA graphs"), "MemPool": ("a MemPool", "MemPools")}
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 def pools_in(snapshot: Mapping[str, Any]) -> set[int]:
@@ -68,6 +68,6 @@ def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
     for kind, objects in by_kind.items():
         one, many = _USERS[kind]
         mine = [called[id(obj)] for obj in objects if id(obj) in called]
-        named = f" ({', '.join(sorted(mine)[:_MOST_NAMES])})" if mine else ""
+        named = f" ({', '.join(sorted(mine)[:_MAX_NAMES])})" if mine else ""
         listed.append(f"{one if len(objects) == 1 else f'{len(objects)} {many}'}{named}")
     return " and ".join(listed)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LAST_NUMBER = 1 << 64
-_MOST_SETTINGS = 100
+_MAX_SETTINGS = 100
 _LONGEST = 600
 """Characters of PYTORCH_CUDA_ALLOC_CONF: errors quote all of it."""
 _SETTINGS: dict[str, tuple[type, ...]] = {
@@ -32,14 +32,14 @@ def plain_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     A setting on which the allocator's rules rely is omitted if it has another type.
     """
     found: dict[str, Any] = {}
-    for key, value in list(raw.items())[:_MOST_SETTINGS]:
+    for key, value in list(raw.items())[:_MAX_SETTINGS]:
         wanted = _SETTINGS.get(key) if type(key) is str else ()
         if wanted is not None and type(value) not in wanted:
             continue
         if type(value) is dict:
             found[printable_text(key)] = {
                 bits: number
-                for bits, number in list(value.items())[:_MOST_SETTINGS]
+                for bits, number in list(value.items())[:_MAX_SETTINGS]
                 if type(bits) is str and type(number) is int and number in _DIVISIONS
             }
         elif type(value) is str:

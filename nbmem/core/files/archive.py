@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from nbmem.core.files.size_limits import Limits
 
-_MOST_ENTRIES = 10_000
+_MAX_ENTRIES = 10_000
 """Columns of 64 cards, and more."""
-_MOST_DIRECTORY = 4 * MIB
+_MAX_DIRECTORY = 4 * MIB
 """Bytes of the archive's directory; an entry takes about 80."""
 _LOCAL_HEADER = 30
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
@@ -54,9 +54,9 @@ class _Directory(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if not self.bounded:
             return super().read(size)
-        wanted = _MOST_DIRECTORY + 1 if size is None or size < 0 else size
-        data = super().read(wanted) if wanted <= _MOST_DIRECTORY + 1 else None
-        if data is None or len(data) > _MOST_DIRECTORY:
+        wanted = _MAX_DIRECTORY + 1 if size is None or size < 0 else size
+        data = super().read(wanted) if wanted <= _MAX_DIRECTORY + 1 else None
+        if data is None or len(data) > _MAX_DIRECTORY:
             raise FileFormatError("its directory is larger than that of any session")
         return data
 
@@ -95,8 +95,8 @@ class Archive:
 
     def _checked(self, size: int) -> dict[str, zipfile.ZipInfo]:
         entries = self._zip.infolist()
-        if len(entries) > _MOST_ENTRIES:
-            _refuse(f"it has {len(entries):,} entries; a session has at most {_MOST_ENTRIES:,}")
+        if len(entries) > _MAX_ENTRIES:
+            _refuse(f"it has {len(entries):,} entries; a session has at most {_MAX_ENTRIES:,}")
         end = 0
         for entry in sorted(entries, key=lambda entry: entry.header_offset):
             name = repr(entry.filename[:80])

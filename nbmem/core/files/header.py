@@ -14,10 +14,10 @@ import numpy as np
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
-from nbmem.core.files.size_limits import MOST_FRAMES
+from nbmem.core.files.size_limits import MAX_FRAMES
 from nbmem.core.session.events import Frame
 from nbmem.core.session.oom import Refusal
-from nbmem.core.session.session import MOST_LINES, DeviceInfo, Source
+from nbmem.core.session.session import MAX_LINES, DeviceInfo, Source
 from nbmem.core.session.spans import Span
 from nbmem.core.session.tensor_names import printable_text
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.spans import SpanKind
 
 _KINDS: tuple[SpanKind, ...] = ("cell", "phase", "block")
-_MOST_ORDINAL = 1023
+_MAX_ORDINAL = 1023
 
 
 def stacks_of(head: Fields, archive: Archive) -> tuple[Stack, ...]:
@@ -106,11 +106,11 @@ def refusal_of(raw: Any) -> Refusal:
     """Decode a refused allocation request."""
     refusal = Fields(raw, "a refused request")
     stack = refusal.items("stack")
-    if len(stack) > MOST_FRAMES:
+    if len(stack) > MAX_FRAMES:
         raise FileFormatError(f"a refused request has {len(stack):,} frames")
     return Refusal(
         t_ns=refusal.time("t_ns"),
-        device=refusal.number("device", _MOST_ORDINAL),
+        device=refusal.number("device", _MAX_ORDINAL),
         wanted=refusal.number("wanted"),
         free=refusal.count("free"),
         limit=refusal.maybe(refusal.number, "limit"),
@@ -151,7 +151,7 @@ def source_of(raw: Any) -> Source:
     """Decode the recorded code."""
     source = Fields(raw, "the recorded code")
     lines = source.texts("lines")
-    if len(lines) > MOST_LINES:
+    if len(lines) > MAX_LINES:
         raise FileFormatError(f"the recorded code has {len(lines):,} lines")
     return Source(source.text("file"), lines)
 
@@ -171,7 +171,7 @@ def info_of(raw: Any) -> DeviceInfo:
     if spilled > total:
         raise FileFormatError("the host held more of a card's bytes than there are")
     return DeviceInfo(
-        index=info.number("index", _MOST_ORDINAL),
+        index=info.number("index", _MAX_ORDINAL),
         name=info.text("name"),
         total_bytes=total,
         virtual=info.flag("virtual"),

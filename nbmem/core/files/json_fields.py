@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union
 
 from nbmem.core.errors import FileFormatError
-from nbmem.core.files.session_checks import LAST_NS, MOST_BYTES
+from nbmem.core.files.session_checks import LAST_NS, MAX_BYTES
 from nbmem.core.session.tensor_names import NAME, SENTENCE, printable_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _DEPTH = 8
 """Nesting depth of lists and objects in facts."""
-MOST = 1 << 62
+MAX_INTEGER = 1 << 62
 
 Kind = Union[str, tuple["Kind", ...], dict[str, "Kind"]]  # noqa: UP007 - the names are texts
 """`int`, `bool`, `str`, `int?` (or None), `[int]`, `[[int]]`; an object by its keys; (object,) is a
@@ -90,7 +90,7 @@ class Fields:
         self._raw: dict[str, Any] = raw
         self._what = what
 
-    def number(self, name: str, most: int = MOST, *, least: int = 0) -> int:
+    def number(self, name: str, most: int = MAX_INTEGER, *, least: int = 0) -> int:
         """Return an integer field within the given range."""
         value = self._raw.get(name)
         if type(value) is not int or not least <= value <= most:
@@ -99,7 +99,7 @@ class Fields:
 
     def count(self, name: str) -> int:
         """Return a field that holds a number of bytes."""
-        return self.number(name, MOST_BYTES)
+        return self.number(name, MAX_BYTES)
 
     def time(self, name: str) -> int:
         """Return a field that holds nanoseconds since the epoch."""
@@ -146,7 +146,7 @@ class Fields:
             self._refuse(name)
         return value
 
-    def numbers(self, name: str, most: int = MOST, *, least: int = 0) -> tuple[int, ...]:
+    def numbers(self, name: str, most: int = MAX_INTEGER, *, least: int = 0) -> tuple[int, ...]:
         """Return a field that lists integers within the given range."""
         value = self.items(name)
         if not all(type(one) is int and least <= one <= most for one in value):
@@ -168,7 +168,7 @@ class Fields:
 
 def _described(value: Any) -> str:
     if type(value) is int:
-        return str(value) if -MOST < value < MOST else "too large a number"
+        return str(value) if -MAX_INTEGER < value < MAX_INTEGER else "too large a number"
     return f"a {type(value).__name__}"
 
 
@@ -196,7 +196,7 @@ def _plain(value: Any, depth: int) -> Any:
     if type(value) in {bool, type(None)}:
         return value
     if type(value) in {int, float}:
-        return value if math.isfinite(value) and abs(value) <= MOST else None
+        return value if math.isfinite(value) and abs(value) <= MAX_INTEGER else None
     if depth and type(value) is list:
         return [_plain(one, depth - 1) for one in value]
     if depth and type(value) is dict:

@@ -20,7 +20,7 @@ from nbmem.core.session.tensor_names import printable_text
 
 MAX_BYTES = 64 * 1024
 """Larger files were not written by nbmem."""
-_MOST = 1 << 62
+_MAX_INTEGER = 1 << 62
 _SAME_S = 2.0
 """Accepted difference between two clocks for a process's start time."""
 
@@ -110,6 +110,6 @@ def _status_of(raw: dict[str, Any]) -> KernelStatus:
 
 
 def _bytes(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _MOST:
+    if type(value) is not int or not 0 <= value < _MAX_INTEGER:
         raise ValueError(value)
     return value

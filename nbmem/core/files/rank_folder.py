@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.session import Session
 
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 """Files of a folder that are read, in the order of their names."""
 SESSION_SUFFIX = ".nbmem"
 _PLAIN = re.compile(r"[^A-Za-z0-9-]+")
@@ -83,10 +83,10 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
         raise UsageError(f"There is no folder {path}. Check the path.") from None
     except OSError as err:
         raise UsageError(f"The folder {path} cannot be read ({err.strerror or err}).") from err
-    if len(names) > MOST_FILES:
-        yield f"{path} has {len(names):,} files; the first {MOST_FILES:,} by name are read."
-    there = set(names[:MOST_FILES])
-    for name in names[:MOST_FILES]:
+    if len(names) > MAX_FILES:
+        yield f"{path} has {len(names):,} files; the first {MAX_FILES:,} by name are read."
+    there = set(names[:MAX_FILES])
+    for name in names[:MAX_FILES]:
         journal = name.endswith(SUFFIX)
         if journal and name.removesuffix(SUFFIX) + SESSION_SUFFIX in there:
             continue

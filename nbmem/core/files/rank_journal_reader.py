@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.session import DeviceInfo
 
-_MOST_FRAMES = 2
-_MOST_STEPS = 1 << 40
+_MAX_FRAMES = 2
+_MAX_STEPS = 1 << 40
 _AT_ONCE = 1 << 20
 """Bytes of one read of a journal that grows by some hundred a second, and limit of one line."""
 
@@ -154,10 +154,10 @@ def _entry(row: Fields) -> Entry:
     return Entry(
         t_ns=row.time("t_ns"),
         phase=row.maybe(row.text, "phase"),
-        step=row.maybe(lambda name: row.number(name, _MOST_STEPS), "step"),
+        step=row.maybe(lambda name: row.number(name, _MAX_STEPS), "step"),
         cards=tuple(_card_now(raw) for raw in row.items("cards")),
         own=row.maybe(row.count, "own"),
-        place=tuple(frame_of(raw) for raw in row.items("place")[:_MOST_FRAMES]),
+        place=tuple(frame_of(raw) for raw in row.items("place")[:_MAX_FRAMES]),
     )
 
 

@@ -15,18 +15,18 @@ from nbmem.core.session.tensor_names import printable_text
 if TYPE_CHECKING:
     from nbmem.core.session.ranks import Ending
 
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 """Ranks of a world; the largest clusters have a fifth of it."""
-_MOST_DIMENSIONS = 16
+_MAX_DIMENSIONS = 16
 _ENDINGS: tuple[Ending, ...] = ("finished", "failed")
 
 
 def rank_of(raw: Any) -> Rank:
     """Decode a rank."""
     rank = Fields(raw, "its rank")
-    world = rank.number("world", MOST_RANKS, least=1)
+    world = rank.number("world", MAX_RANKS, least=1)
     dimensions = rank.object("mesh")
-    if len(dimensions) > _MOST_DIMENSIONS:
+    if len(dimensions) > _MAX_DIMENSIONS:
         raise FileFormatError(f"the mesh of its rank has {len(dimensions)} dimensions")
     ended = next((one for one in _ENDINGS if one == raw.get("ended")), None)
     if ended != raw.get("ended"):
@@ -34,7 +34,7 @@ def rank_of(raw: Any) -> Rank:
     return Rank(
         number=rank.number("number", world - 1),
         world=world,
-        local=rank.maybe(lambda name: rank.number(name, MOST_RANKS), "local"),
+        local=rank.maybe(lambda name: rank.number(name, MAX_RANKS), "local"),
         host=rank.text("host"),
         pid=rank.number("pid"),
         run=rank.maybe(rank.text, "run"),
@@ -51,7 +51,7 @@ def rank_of(raw: Any) -> Rank:
 
 def _coordinate(raw: Any) -> Coordinate:
     at = Fields(raw, "a dimension of its rank's mesh")
-    size = at.number("size", MOST_RANKS, least=1)
+    size = at.number("size", MAX_RANKS, least=1)
     return Coordinate(at.number("index", size - 1), size)
 
 

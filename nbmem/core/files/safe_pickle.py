@@ -19,7 +19,7 @@ from nbmem.core.runtime.garbage_collector import without_collector
 
 _LONGEST_TEXT = 1 << 20
 """Bytes of one text; paths and names are shorter."""
-_MOST_WIDE = 1_000
+_MAX_WIDE = 1_000
 """Integers of more than 64 bits: torch's settings have a few. Many could have equal hashes."""
 _WIDE = 11
 """Bytes of an opcode with an integer of 65 to 72 bits."""
@@ -136,7 +136,7 @@ def _check_opcodes(data: bytes) -> None:
         wide += code == b"\x8a"
         if (
             code == b"X"
-            or (code == b"\x8a" and length == _WIDE and wide < _MOST_WIDE)
+            or (code == b"\x8a" and length == _WIDE and wide < _MAX_WIDE)
             or (code == b"r" and int.from_bytes(data[at + 1 : at + 5], "little") <= at)
         ):
             at += length

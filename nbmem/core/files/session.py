@@ -28,7 +28,7 @@ from nbmem.core.files.header import (
     span_of,
     stacks_of,
 )
-from nbmem.core.files.json_fields import MOST, Fields, facts
+from nbmem.core.files.json_fields import MAX_INTEGER, Fields, facts
 from nbmem.core.files.rank_json import rank_json, rank_of
 from nbmem.core.files.session_checks import check
 from nbmem.core.files.size_limits import Limits
@@ -60,7 +60,7 @@ _READ = (1, 2)
 """Formats that are read. Format 1 wrote each stack with all its frames into the JSON."""
 
 _CODES = {"action", "category", "expandable", "kind", "small", "state"}
-_MOST_REFUSALS = 10_000
+_MAX_REFUSALS = 10_000
 _C = TypeVar("_C", bound=Columns)
 
 
@@ -236,7 +236,7 @@ def _error(head: Fields) -> str | None:
 
 def _session(head: Fields, archive: Archive) -> Session:
     refusals = head.items("refusals")
-    if len(refusals) > _MOST_REFUSALS:
+    if len(refusals) > _MAX_REFUSALS:
         raise FileFormatError(f"it has {len(refusals):,} requests that were refused")
     return Session(
         name=head.text("name"),
@@ -286,7 +286,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         owners=table(FrameworkReadings, "owners") if head.flag("owners_known") else None,
         machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
-        kept_pools=head.numbers("kept_pools", least=-MOST),
+        kept_pools=head.numbers("kept_pools", least=-MAX_INTEGER),
         collected=(table(CollectedFrees, "collected") if head.flag("collected_known") else None),
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.errors import FileFormatError
-from nbmem.core.files.size_limits import MOST_CARDS, MOST_FRAMES
+from nbmem.core.files.size_limits import MAX_CARDS, MAX_FRAMES
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import NOT_KNOWN, Action, BlockState
 from nbmem.core.session.holders import HolderKind
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.session import DeviceTrace, Session
 
-MOST_BYTES = 1 << 50
+MAX_BYTES = 1 << 50
 """Limit for a card, a block or a reading: a PiB."""
 LAST_NS = 1 << 62
 """Nanoseconds since the epoch: the year 2116."""
-MOST_OWNERS = 100
+MAX_OWNERS = 100
 """Libraries that hold memory on one card."""
 _HIGHEST = 1 << 62
 """Highest address."""
@@ -46,8 +46,8 @@ def check(session: Session, limits: Limits) -> None:
     Raises:
         FileFormatError: Something is out of its range.
     """
-    if len(session.devices) > MOST_CARDS:
-        _refuse(f"it has {len(session.devices)} cards; at most {MOST_CARDS} are read")
+    if len(session.devices) > MAX_CARDS:
+        _refuse(f"it has {len(session.devices)} cards; at most {MAX_CARDS} are read")
     if len({trace.info.index for trace in session.devices}) < len(session.devices):
         _refuse("two of its cards have one number")
     events = sum(len(trace.events) for trace in session.devices)
@@ -58,7 +58,7 @@ def check(session: Session, limits: Limits) -> None:
     if rows > limits.texts:
         _refuse(f"it has {rows:,} names, spans and blocks; at most {limits.texts:,} are read")
     frames = [len(stack) for stack in session.stacks]
-    if sum(frames) > limits.frames or max(frames, default=0) > MOST_FRAMES:
+    if sum(frames) > limits.frames or max(frames, default=0) > MAX_FRAMES:
         _refuse(f"its stacks have {sum(frames):,} frames")
     for at, trace in enumerate(session.devices):
         _device(trace, stacks=len(session.stacks), names=len(session.names))
@@ -107,17 +107,17 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
     for table in (trace.counter_samples, trace.samples):
         for name, column in table.columns():
             if name not in {"position", "t_ns"}:
-                _within(name, column, NOT_KNOWN, MOST_BYTES)
+                _within(name, column, NOT_KNOWN, MAX_BYTES)
     seen = trace.storage_labels
     _within("identities.position", seen.position, 0, count)
     _within("identities.addr", seen.addr, 0, _HIGHEST)
-    _within("identities.size", seen.size, 0, MOST_BYTES)
+    _within("identities.size", seen.size, 0, MAX_BYTES)
     _within("identities.category", seen.category, 0, max(Category))
     _within("identities.name", seen.name, -1, names - 1)
     held = trace.holders
     if held is not None:
         _within("holders.addr", held.addr, 0, _HIGHEST)
-        _within("holders.size", held.size, 0, MOST_BYTES)
+        _within("holders.size", held.size, 0, MAX_BYTES)
         _within("holders.kind", held.kind, 0, max(HolderKind))
         for name in ("form", "root", "path"):
             _within(f"holders.{name}", getattr(held, name), 0, names - 1)
@@ -137,22 +137,22 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
 def _frameworks(said: FrameworkReadings, names: int) -> None:
     _within("owners.t_ns", said.t_ns, 0, LAST_NS)
     _within("owners.owner", said.owner, 0, names - 1)
-    _within("owners.held", said.held, 0, MOST_BYTES)
-    _within("owners.used", said.used, NOT_KNOWN, MOST_BYTES)
-    _within("owners.managed", said.managed, 0, MOST_BYTES)
+    _within("owners.held", said.held, 0, MAX_BYTES)
+    _within("owners.used", said.used, NOT_KNOWN, MAX_BYTES)
+    _within("owners.managed", said.managed, 0, MAX_BYTES)
     if (said.used > said.held).any():
         _refuse("an owner of memory uses more than it holds")
     if (np.diff(said.t_ns) < 0).any():
         _refuse("the readings of its owners of memory are not in the order of time")
-    if len(np.unique(said.owner)) > MOST_OWNERS:
-        _refuse(f"more than {MOST_OWNERS} owners hold memory of a card")
+    if len(np.unique(said.owner)) > MAX_OWNERS:
+        _refuse(f"more than {MAX_OWNERS} owners hold memory of a card")
 
 
 def _machine(read: MachineReadings) -> None:
     _within("machine.t_ns", read.t_ns, 0, LAST_NS)
     for name, column in read.columns():
         if name != "t_ns":
-            _within(f"machine.{name}", column, NOT_KNOWN, MOST_BYTES)
+            _within(f"machine.{name}", column, NOT_KNOWN, MAX_BYTES)
     if (np.diff(read.t_ns) < 0).any():
         _refuse("the readings of its machine are not in the order of time")
 
@@ -165,7 +165,7 @@ def _events(events: Events, stacks: int) -> None:
     asked = events.action == Action.OOM  # a program may request any size
     _within("events.size", events.size[asked], 0, _HIGHEST)
     served = events.size[~asked]
-    _within("events.size", served, 0, MOST_BYTES)
+    _within("events.size", served, 0, MAX_BYTES)
     if served.sum(dtype=np.float64) > _SUM:
         _refuse("its events are of more bytes than can be added up")
 
@@ -173,16 +173,16 @@ def _events(events: Events, stacks: int) -> None:
 def _layout(when: str, layout: Layout, stacks: int) -> None:
     segments, blocks = layout.segments, layout.blocks
     _within("segments.addr", segments.addr, 0, _HIGHEST)
-    _within("segments.size", segments.size, 1, MOST_BYTES)
+    _within("segments.size", segments.size, 1, MAX_BYTES)
     _within("segments.small", segments.small, 0, 1)
     _within("segments.expandable", segments.expandable, 0, 1)
     _within("segments.pool", segments.pool, -_HIGHEST, _HIGHEST)
     _within("blocks.addr", blocks.addr, 0, _HIGHEST)
-    _within("blocks.size", blocks.size, 1, MOST_BYTES)
+    _within("blocks.size", blocks.size, 1, MAX_BYTES)
     _within("blocks.state", blocks.state, 0, max(BlockState))
     _within("blocks.stack", blocks.stack, -1, stacks - 1)
     used = blocks.state != BlockState.INACTIVE
-    _within("blocks.requested", blocks.requested[used], 0, MOST_BYTES)
+    _within("blocks.requested", blocks.requested[used], 0, MAX_BYTES)
     if (blocks.requested[used] > blocks.size[used]).any():
         _refuse(f"blocks at its {when} are smaller than what was asked for")
     ends = segments.addr + segments.size

@@ -13,9 +13,9 @@ from nbmem.core.units import GIB, MIB, format_bytes, parse_bytes
 DEFAULT_SIZE = GIB
 """Bytes of a file, packed and unpacked, that are read by default."""
 HOW_TO_RAISE = "If you trust it, raise the limit: --max-size 4GiB, nbmem.open(path, max_size=...)."
-MOST_CARDS = 64
+MAX_CARDS = 64
 """Cards in one file."""
-MOST_FRAMES = 10_000
+MAX_FRAMES = 10_000
 """Frames of one stack; Python stops at 1,000 of its own, C++ adds some."""
 _ALWAYS = 16 * MIB
 """Bytes to which any packed file may unpack."""

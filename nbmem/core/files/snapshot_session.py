@@ -59,7 +59,7 @@ UNKNOWN_RELEASE = "2.13.0"
 def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a file written by torch.cuda.memory._dump_snapshot().
 
-    A snapshot contains neither the card nor storage labels: the total is the highest reserved figure,
+    A snapshot has neither the card nor storage labels: the total is the highest reserved figure,
     and what the allocator cannot know is unknown. Phases are derived from the stacks of its fullest
     card.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.files.size_limits import MOST_FRAMES
+from nbmem.core.files.size_limits import MAX_FRAMES
 from nbmem.core.session.events import Frame
 from nbmem.core.session.tensor_names import printable_text
 
@@ -65,8 +65,8 @@ class Stacks:
             return -1
         index = self._by_list.get(id(frames))
         if index is None:
-            if type(frames) is not list or len(frames) > MOST_FRAMES:
-                raise TypeError(f"frames are no list of at most {MOST_FRAMES:,}")
+            if type(frames) is not list or len(frames) > MAX_FRAMES:
+                raise TypeError(f"frames are no list of at most {MAX_FRAMES:,}")
             index = self._by_list[id(frames)] = self._index(frames)
         return index
 

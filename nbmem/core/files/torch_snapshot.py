@@ -14,7 +14,7 @@ import numpy as np
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.allocator_settings import plain_settings
 from nbmem.core.files.safe_pickle import load_plain
-from nbmem.core.files.size_limits import HOW_TO_RAISE, MOST_CARDS, Limits
+from nbmem.core.files.size_limits import HOW_TO_RAISE, MAX_CARDS, Limits
 from nbmem.core.files.stacks import Stacks
 from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments
@@ -107,10 +107,10 @@ def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) ->
             f"{name} is not a snapshot of torch's: its device_traces are no lists of events."
         )
     events, most = sum(map(len, traces)), (limits or Limits()).events
-    if len(traces) > MOST_CARDS or events > most:
+    if len(traces) > MAX_CARDS or events > most:
         raise FileFormatError(
             f"{name} has {events:,} events of {len(traces):,} cards; at most {most:,} of "
-            f"{MOST_CARDS} are read. {HOW_TO_RAISE}"
+            f"{MAX_CARDS} are read. {HOW_TO_RAISE}"
         )
     return raw
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Codes = NDArray[np.uint8]
 
-MOST_LINES = 5_000
+MAX_LINES = 5_000
 """Limit of the recorded code's lines that a session contains, from the first line."""
 
 
@@ -262,7 +262,7 @@ class Source:
 
     Attributes:
         file: The cell's or script's file, as frames name it.
-        lines: Its text, as Python ran it: at most `MOST_LINES`; empty if not available.
+        lines: Its text, as Python ran it: at most `MAX_LINES`; empty if not available.
     """
 
     file: str

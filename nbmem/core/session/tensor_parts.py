@@ -17,7 +17,7 @@ BASE, ADAPTERS = "base", "adapters"
 """The weights of an adapted model, and those that were added to it (LoRA)."""
 FROZEN, TRAINED = "frozen", "trained"
 """The weights of a partly trained model without adapters."""
-MOST_PARTS = 32
+MAX_PARTS = 32
 """Parts of a session."""
 OTHER = "other"
 """The rest of a category that has parts."""
@@ -80,7 +80,7 @@ def parts_by_name(facts: Mapping[str, Any]) -> dict[int, str]:
 
     Of a file with more parts than nbmem writes, only the first ones are read.
     """
-    listed = list(facts.get("parts", ()))[:MOST_PARTS]
+    listed = list(facts.get("parts", ()))[:MAX_PARTS]
     return {index: one["name"] for one in listed for index in one["names"]}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.capture.processes.jupyter_servers import Kernel
     from nbmem.core.gpu_processes import GpuProcess
 
-LEAST_S = 0.5
+MIN_S = 0.5
 """Fewest seconds between two updates: each queries the servers."""
 _HOME = "\x1b[H\x1b[J"
 """Moves a terminal's cursor to its corner and clears the lines below."""
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if options.watch is None:
         write_out(f"{device_selection.table()}\n\nOn the real cards now\n{in_use_now()}")
         return EXIT_OK
-    if not math.isfinite(options.watch) or options.watch < LEAST_S:
-        raise UsageError(f"--watch takes seconds, {LEAST_S} at least.")
+    if not math.isfinite(options.watch) or options.watch < MIN_S:
+        raise UsageError(f"--watch takes seconds, {MIN_S} at least.")
     while True:
         before = _HOME if sys.stdout.isatty() else ""
         write_out(f"{before}{time.strftime('%H:%M:%S')}\n{in_use_now()}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.oom import Refusal
 
-MOST = 100
+MAX_ERRORS = 100
 """Out-of-memory errors of one cell that are retained, the latest."""
 WORTH_SAYING = MIB
 """An interrupted cell that left less is not mentioned."""
@@ -31,7 +31,7 @@ class FailureWatch:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._seen: deque[Refusal] = deque(maxlen=MOST)
+        self._seen: deque[Refusal] = deque(maxlen=MAX_ERRORS)
         self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:

@@ -14,9 +14,9 @@ from nbmem.core.units import MIB
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
 
-MOST_BYTES = 256 * MIB
+MAX_BYTES = 256 * MIB
 """Limit on the host memory of all retained recordings; a million events are 41 MiB."""
-MOST_CELLS = 50
+MAX_CELLS = 50
 _CELL = re.compile(r"In \[(\d+)\]")
 
 
@@ -44,7 +44,7 @@ class TraceHistory:
             earlier.trace.release_reports()
         self._traces.append(_Kept(trace, held_bytes((trace.session, trace.cells))))
         while len(self._traces) > 1 and (
-            len(self._traces) > MOST_CELLS or sum(kept.size for kept in self._traces) > MOST_BYTES
+            len(self._traces) > MAX_CELLS or sum(kept.size for kept in self._traces) > MAX_BYTES
         ):
             self._traces.popleft()
 
@@ -94,6 +94,6 @@ class TraceHistory:
             raise UsageError(
                 f"No traced cell {name!r} is kept, and there is no such file. "
                 f"Kept are: {names or 'none yet'}. Older ones go when they hold more than "
-                f"{MOST_BYTES // MIB} MiB together; `%nbmem save FILE` keeps one for good."
+                f"{MAX_BYTES // MIB} MiB together; `%nbmem save FILE` keeps one for good."
             )
         return found

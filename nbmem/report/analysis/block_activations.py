@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_MOST_ROWS = 20_000
+_MAX_ROWS = 20_000
 """Activations whose names are read, the largest."""
 _BACKEND_LISTS = 16
 
@@ -110,7 +110,7 @@ def _places(card_ledger: CardLedger) -> dict[str, list[int]]:
     """Return the rows of activations by the module in their names."""
     a = card_ledger.allocations
     rows = np.flatnonzero((card_ledger.category == Category.ACTIVATIONS) & (a.allocated_at >= 0))
-    rows = rows[np.argsort(-a.block[rows], kind="stable")][:_MOST_ROWS]
+    rows = rows[np.argsort(-a.block[rows], kind="stable")][:_MAX_ROWS]
     found: dict[str, list[int]] = defaultdict(list)
     for row in rows.tolist():
         name = card_ledger.name(row)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-MOST_CODE, AROUND = 400, 3
+MAX_CODE, AROUND = 400, 3
 """Length up to which code is shown whole; and the lines shown before and after those that took
 memory in longer code."""
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Lines that are listed individually, the largest."""
 
 _BEFORE, _BACKWARD, _OTHERS, _REST = -1, -2, -3, -4
@@ -87,13 +87,13 @@ def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
             for number, reason in _REASONS.items()
             if number in bytes_of
         ),
-    ).shortened(MOST_CODE, AROUND)
+    ).shortened(MAX_CODE, AROUND)
 
 
 def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
     """Return the largest lines, and the others summed up as one."""
     lines = sorted((n for n in bytes_of if n > 0), key=lambda number: -max(bytes_of[number]))
-    left = set(lines[MOST_ROWS:])
+    left = set(lines[MAX_ROWS:])
     kept = {number: found for number, found in bytes_of.items() if number not in left}
     rest = [bytes_of[number] for number in left]
     return {**kept, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else kept

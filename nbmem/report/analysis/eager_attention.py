@@ -45,7 +45,7 @@ _HEAD = 128
 """Width of a head, which few models exceed."""
 _FORM = re.compile(r" \(([\d, ]+)\) (\w+)$")
 _WIDTHS = (2, 4)
-_LEAST = 256
+_MIN_POSITIONS = 256
 """Positions below which the matrices are small."""
 _PRODUCT = " (bmm) "
 """Operator in the names of what a product of matrices has saved."""
@@ -142,7 +142,9 @@ def eager_attention(card_ledger: CardLedger) -> EagerAttention | None:
     place = ".".join(part for part in (model["name"], inner["path"]) if part)
     a, rows, shapes = card_ledger.allocations, list[int](), set[tuple[int, ...]]()
     math_kernel = False
-    wanted = np.isin(card_ledger.category, _KINDS) & (a.requested >= _LEAST * _LEAST * _WIDTHS[0])
+    wanted = np.isin(card_ledger.category, _KINDS) & (
+        a.requested >= _MIN_POSITIONS * _MIN_POSITIONS * _WIDTHS[0]
+    )
     inside: list[int] = []
     for row in np.flatnonzero(wanted & (a.allocated_at >= 0)).tolist():
         name = card_ledger.name(row) or ""
@@ -191,6 +193,6 @@ def _square(name: str) -> tuple[int, ...] | None:
     """Return a shape in a name if its last two dimensions are equal and large."""
     match = _FORM.search(name)
     shape = tuple(int(n) for n in match[1].replace(",", " ").split()) if match else ()
-    if len(shape) < _DIMENSIONS or shape[-1] != shape[-2] or shape[-1] < _LEAST:
+    if len(shape) < _DIMENSIONS or shape[-1] != shape[-2] or shape[-1] < _MIN_POSITIONS:
         return None
     return shape

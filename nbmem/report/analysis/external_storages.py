@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.ledger.card_ledger import CardLedger
 
-LEAST = MIB
+MIN_BYTES = MIB
 """Smaller amounts are not mentioned."""
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 
 def external_storages(segments: Segments, storages: Sequence[HeldStorage]) -> list[HeldStorage]:
@@ -45,7 +45,7 @@ def external_storages(segments: Segments, storages: Sequence[HeldStorage]) -> li
 def external_storages_note(card_ledger: CardLedger, owners: Sequence[Share]) -> str | None:
     """Return a note on tensors over external memory at the end, or None.
 
-    None below `LEAST` bytes. Without allocator history the note is about tensors that were
+    None below `MIN_BYTES` bytes. Without allocator history the note is about tensors that were
     first seen at the end.
 
     Args:
@@ -55,10 +55,10 @@ def external_storages_note(card_ledger: CardLedger, owners: Sequence[Share]) -> 
     trace = card_ledger.trace
     found = external_storages(trace.end.segments, held_storages(card_ledger.session, trace) or ())
     size = sum(storage.size for storage in found)
-    if size < LEAST:
+    if size < MIN_BYTES:
         return None
-    named = ", ".join(f"{one.name} {one.form}".rstrip() for one in found[:MOST_NAMES])
-    more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
+    named = ", ".join(f"{one.name} {one.form}".rstrip() for one in found[:MAX_NAMES])
+    more = f" and {len(found) - MAX_NAMES} more" if len(found) > MAX_NAMES else ""
     if not trace.info.keeps_history:
         return (
             f"{format_bytes(size)} of tensors that live at the end were first met there, and are "

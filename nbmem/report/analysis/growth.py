@@ -13,7 +13,7 @@ from nbmem.core.session.categories import Category
 from nbmem.report.analysis.graph_holders import join_by_graph
 from nbmem.report.analysis.growth_candidates import candidates_at, common_place, list_of
 from nbmem.report.analysis.growth_exemptions import Exemptions
-from nbmem.report.analysis.iterations import FEWEST, Iterations
+from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
 from nbmem.report.analysis.source_lines import users_line
 
@@ -108,7 +108,7 @@ def find_growth(
     candidates = candidates_at(card_ledger, at) if candidates is None else candidates
     iterations, exempt = Iterations(card_ledger, at), Exemptions(card_ledger, at)
     found: list[Rising] = []
-    for candidate in (one for one in candidates if len(one.rows) >= FEWEST):
+    for candidate in (one for one in candidates if len(one.rows) >= MIN_ITERATIONS):
         rise = iterations.rise_of(candidate.rows, exempt.earlier_items(candidate))
         if rise is not None and not exempt.is_harmless(candidate, rise):
             found.append((candidate, rise))

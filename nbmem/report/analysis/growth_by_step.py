@@ -9,7 +9,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Frame
 from nbmem.report.analysis.growth import numbered_steps
-from nbmem.report.analysis.iterations import FEWEST
+from nbmem.report.analysis.iterations import MIN_ITERATIONS
 from nbmem.report.analysis.source_lines import adding_lines, frame_line
 from nbmem.report.exploration import GrowingHolder, StepGrowth
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-MOST_STEPS, MOST_HOLDERS = 60, 6
+MAX_STEPS, MAX_HOLDERS = 60, 6
 """Steps and holders that are shown; of a longer loop every n-th step, and its last."""
 
 
@@ -45,15 +45,15 @@ def growth_by_step(
         return None
     ordered = sorted(found, key=lambda one: (-one.slope, -one.held))
     numbers, ends = _steps(card_ledger, ordered[0])
-    shown = np.unique(np.linspace(0, len(ends) - 1, min(MOST_STEPS, len(ends))).round().astype(int))
+    shown = np.unique(np.linspace(0, len(ends) - 1, min(MAX_STEPS, len(ends))).round().astype(int))
     numbers, ends = numbers[shown], ends[shown]
     lasting = sum(one.slope for one in ordered if _is_held(card_ledger, one))
     return StepGrowth(
         steps=tuple(numbers.tolist()),
         events=tuple(ends.tolist()),
         allocated=tuple(card_ledger.allocated[ends].tolist()),
-        holders=tuple(_holder(card_ledger, one, ends) for one in ordered[:MOST_HOLDERS]),
-        more=max(len(ordered) - MOST_HOLDERS, 0),
+        holders=tuple(_holder(card_ledger, one, ends) for one in ordered[:MAX_HOLDERS]),
+        more=max(len(ordered) - MAX_HOLDERS, 0),
         left=room // lasting if room is not None and lasting else None,
     )
 
@@ -73,7 +73,7 @@ def _steps(card_ledger: CardLedger, steepest: Growth) -> tuple[Ints, Ints]:
     numbers, ends = numbered_steps(card_ledger)
     begins = np.array(steepest.begins, np.int64)
     meets = np.unique(np.searchsorted(ends, begins))
-    if len(meets) >= max(FEWEST, len(begins) - 1):
+    if len(meets) >= max(MIN_ITERATIONS, len(begins) - 1):
         last = min(int(meets[-1]), len(ends) - 1)
         return numbers[meets[0] : last + 1], ends[meets[0] : last + 1]
     return np.arange(len(begins)), np.append(begins[1:], card_ledger.events)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-FEWEST = 4
+MIN_ITERATIONS = 4
 """Iterations that make a loop: three differences, so that two jumps are no growth."""
 MANY = 8
 """Iterations from which a list that is emptied and filled again is worth a tip."""
@@ -111,7 +111,7 @@ class Iterations:
         """
         a = self._a
         rows = rows[a.allocated_at[rows] >= 0]
-        if len(rows) < FEWEST:
+        if len(rows) < MIN_ITERATIONS:
             return None
         clocks = self._clocks_of(a.allocated_at[rows])
         if not (clocks or self._is_plain_loop(rows)) or not self._repeats(rows):
@@ -142,7 +142,9 @@ class Iterations:
 
     def _clocks_of(self, positions: Ints) -> list[Ints]:
         """Return the clocks that tell additions apart, the finest first."""
-        return [one for one in self._clocks if len(np.unique(_at(one, positions))) >= FEWEST]
+        return [
+            one for one in self._clocks if len(np.unique(_at(one, positions))) >= MIN_ITERATIONS
+        ]
 
     def _goes_on(self, ticks: Ints, rows: Ints) -> bool:
         """Return whether additions are spread over the loop, and reach its end.
@@ -151,7 +153,7 @@ class Iterations:
         """
         moments, index = np.unique(_at(ticks, self._a.allocated_at[rows]), return_inverse=True)
         count = _additions(moments, np.bincount(index))
-        if len(moments) < FEWEST * count:
+        if len(moments) < MIN_ITERATIONS * count:
             return False
         span, distance = int(moments[-1] - moments[0]), _distance(moments, count)
         if int(np.diff(moments).max()) > max(AT_ONCE * span, distance):
@@ -212,7 +214,7 @@ def _additions(moments: Ints, counts: Ints) -> int:
 
     The distances and the numbers of allocations repeat after as many.
     """
-    for each in range(1, min(LONGEST, len(moments) // FEWEST) + 1):
+    for each in range(1, min(LONGEST, len(moments) // MIN_ITERATIONS) + 1):
         apart = moments[each:] - moments[:-each]
         if (
             np.mean(apart == np.median(apart)) >= REGULAR

@@ -32,7 +32,7 @@ SPREAD = 48
 HOLDERS, FRAMES = 12, 24
 """Most holders of an allocation, and most lines of its stack, that are listed."""
 
-MOST_PIECES = 60_000
+MAX_PIECES = 60_000
 """Pieces in the pool's map at all moments together: about 30 kB in a notebook."""
 
 
@@ -63,7 +63,7 @@ def details(card_ledger: CardLedger, moments: Ints, peak: int, t0_ns: int) -> De
         live=live_counts(card_ledger, moments),
         lines=lines_at(card_ledger, moments),
         lives=chosen_lifetimes(card_ledger, peak),
-        pool=pool_history(card_ledger, moments, most=MOST_PIECES),
+        pool=pool_history(card_ledger, moments, most=MAX_PIECES),
     )
 
 

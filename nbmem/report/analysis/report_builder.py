@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-LEAST = MIB
+MIN_BYTES = MIB
 """Smaller amounts are not mentioned."""
 _NOBODY = "nobody any more (empty_cache() gives back what is free)"
 
@@ -52,7 +52,7 @@ def private_pools(session: Session, trace: DeviceTrace) -> Iterator[str]:
     for pool, one in zip(segments.pool.tolist(), segments.size.tolist(), strict=True):
         if pool:
             size[pool] = size.get(pool, 0) + one
-    if sum(size.values()) < LEAST:
+    if sum(size.values()) < MIN_BYTES:
         return
     home = segments.pool[segments.addr.searchsorted(blocks.addr, "right") - 1]
     used = blocks.size[(home != 0) & (blocks.state != BlockState.INACTIVE)].sum()
@@ -98,7 +98,7 @@ def _sentence(card_ledger: CardLedger) -> str:
 
 LARGEST, LARGEST_GROUPS = 50, 10
 """Number of the largest holdings in a report, and of groups whose holdings are added."""
-MOST_GROUPED, MOST_IN_GROUP = 1_000, 256
+MAX_GROUPED, MAX_IN_GROUP = 1_000, 256
 """Allocations, the largest, that are grouped by name, and those of a group that is added."""
 UNKNOWN_SHARE = 0.01
 """Part of the active bytes at the peak above which unknown bytes get a note."""
@@ -311,12 +311,12 @@ def _largest(card_ledger: CardLedger, live: Ints) -> Ints:
     size = card_ledger.allocations.requested
     live = live[np.argsort(-size[live], kind="stable")]
     groups: dict[tuple[str, int, int], list[int]] = {}
-    for index, row in enumerate(live[:MOST_GROUPED].tolist()):
+    for index, row in enumerate(live[:MAX_GROUPED].tolist()):
         name = without_numbers(card_ledger.name(row) or "")
         key = name, int(card_ledger.category[row]), int(size[row])
         groups.setdefault(key, []).append(index)
     ranked = sorted(groups, key=lambda key: -key[2] * len(groups[key]))
-    added = [key for key in ranked[:LARGEST_GROUPS] if len(groups[key]) <= MOST_IN_GROUP]
+    added = [key for key in ranked[:LARGEST_GROUPS] if len(groups[key]) <= MAX_IN_GROUP]
     chosen = [index for key in added for index in groups[key]]
     return live[np.union1d(np.arange(min(LARGEST, len(live))), np.array(chosen, np.int64))]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BINS = 400
 """Intervals of the timeline; each retains its extremes of allocated and peak of reserved."""
-MOST_PHASES = 100
+MAX_PHASES = 100
 
 
 def timeline(card_ledger: CardLedger, t0_ns: int, bins: int = BINS) -> Timeline:
@@ -62,7 +62,7 @@ def chosen_positions(card_ledger: CardLedger, bins: int = BINS) -> Ints:
         (card_ledger.reserved, np.argmax),
     ):
         chosen.extend(int(low + extreme(curve[low:high])) for low, high in pairwise(edges))
-    for _, span in card_ledger.phases.spans[:MOST_PHASES]:
+    for _, span in card_ledger.phases.spans[:MAX_PHASES]:
         first, last = card_ledger.bounds(span)
         chosen.extend((first, card_ledger.peak(first, last), last))
     return _skip_half_frees(card_ledger, np.array(chosen, np.int64))

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from nbmem.report.model import Report
 
 CACHED = (Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
-_MOST_NAMES = 1_000
+_MAX_NAMES = 1_000
 """Names whose bytes are added up, the largest; a path holds at least the share that is said."""
-_MOST_UNNAMED = 500
+_MAX_UNNAMED = 500
 """Unnamed allocations whose place is looked up, the largest; more would take time."""
 _TELLING = (KV_CACHE, LOGITS)
 """Parts that say what most of a category is, whatever modules and variables hold."""
@@ -138,7 +138,7 @@ def _owners(card_ledger: CardLedger, position: int, category: Category) -> list[
     distinct, which = np.unique(names, return_inverse=True)
     held = np.zeros(len(distinct), np.int64)
     np.add.at(held, which, sizes)
-    largest = np.argsort(-held, kind="stable")[:_MOST_NAMES]
+    largest = np.argsort(-held, kind="stable")[:_MAX_NAMES]
     found: list[tuple[str | None, int]] = [
         (card_ledger.texts[name], size)
         for name, size in zip(distinct[largest].tolist(), held[largest].tolist(), strict=True)
@@ -148,7 +148,7 @@ def _owners(card_ledger: CardLedger, position: int, category: Category) -> list[
     unnamed = unnamed[np.argsort(-card_ledger.allocations.requested[unnamed], kind="stable")]
     found += [
         (card_ledger.name(row), int(card_ledger.allocations.requested[row]))
-        for row in unnamed[:_MOST_UNNAMED].tolist()
+        for row in unnamed[:_MAX_UNNAMED].tolist()
     ]
     paths = [(_path(name, category), size) for name, size in found if name is not None]
     return [(path, size) for path, size in paths if path is not None]

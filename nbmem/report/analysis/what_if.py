@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ALIKE = 0.02
 """Part of the recorded reserved peak by which an unchanged replay may differ."""
-MOST_EVENTS = 100_000
+MAX_EVENTS = 100_000
 """Limit on replayed events (a fifth of a second); the figures are then of these alone."""
 
 
@@ -50,14 +50,14 @@ def try_settings(  # noqa: PLR0913 - each is one setting that can be varied
         limit: Bytes that may be reserved; None: no limit.
         empty_at: Positions of additional calls of torch.cuda.empty_cache().
         resized: Other sizes for the requests at these positions; 0 leaves one out.
-        last: Position at which to stop; None: at the end, or after MOST_EVENTS.
+        last: Position at which to stop; None: at the end, or after MAX_EVENTS.
         at_once: Do not let freed blocks wait for streams that used them.
 
     Raises:
         UsageError: torch rejects the text.
     """
     run = begin_replay(card_ledger, conf, limit, at_once=at_once)
-    count = min(len(card_ledger.trace.events), MOST_EVENTS if last is None else last)
+    count = min(len(card_ledger.trace.events), MAX_EVENTS if last is None else last)
     return run.replay(count, frozenset(empty_at), resized or {})
 
 
@@ -109,7 +109,7 @@ def try_longest_first(card_ledger: CardLedger, first: int, last: int) -> ReplayO
     """
     run = begin_replay(card_ledger)
     run.rehearse(first, last)
-    return run.replay(min(len(card_ledger.trace.events), MOST_EVENTS), frozenset(), {})
+    return run.replay(min(len(card_ledger.trace.events), MAX_EVENTS), frozenset(), {})
 
 
 def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | None:
@@ -127,7 +127,7 @@ def try_freeing(card_ledger: CardLedger, rows: Ints, positions: Ints) -> int | N
         positions: The position at which each is freed.
     """
     count, peak = len(card_ledger.trace.events), int(card_ledger.allocated.max())
-    if count > MOST_EVENTS or try_settings(card_ledger).peak_allocated != peak:
+    if count > MAX_EVENTS or try_settings(card_ledger).peak_allocated != peak:
         return None
     sooner: dict[int, list[int]] = {}
     for at, addr in zip(

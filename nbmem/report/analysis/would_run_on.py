@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 
-MOST_EVENTS = 60_000
+MAX_EVENTS = 60_000
 """Events that all replays of a recording may have together: a third of a second."""
 _NO_LIMIT = 1 << 59
 _KERNEL = re.compile(r" \(\d+(?:, \d+){2,4}\) \w+$")
 """Shape of a convolution's weight: three to five dimensions."""
 _TOO_LONG = (
     "the size is near what it reserves, and no more than "
-    f"{MOST_EVENTS:,} events are replayed for one report"
+    f"{MAX_EVENTS:,} events are replayed for one report"
 )
 _NO_BFLOAT16 = "the recorded tensors are bfloat16, for which it has other kernels of attention"
 _WITHOUT = (
@@ -60,7 +60,7 @@ def would_run_on(
     cards: Sequence[CardSize],
     recorded: CardSize | None,
     margin: float,
-    most_events: int = MOST_EVENTS,
+    most_events: int = MAX_EVENTS,
 ) -> WouldRunOn | None:
     """Return which cards would serve the recorded requests.
 

@@ -1,9 +1,9 @@
 """Name allocations of compiled regions by their wrappers' buffers.
 
-The probes list the allocations of a region's forward and backward with their bytes, in the
-wrapper's order (capture/graphs/compiled_regions.py). Names are given only if the whole list occurs in order among
-the allocations of that time. Other allocations in between are a kernel's scratch, or of code that
-is not compiled.
+The probes list what a region's forward and backward allocate, with its bytes, in the wrapper's order
+(capture/graphs/compiled_regions.py). Names are given only if the whole list occurs in order among
+the allocations of that time. Allocations between them are a kernel's workspace, or belong to code
+that is not compiled.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 NOBODY = -1
-FEWEST = 3
+MIN_GROWTHS = 3
 """Number of growths that rules out chance."""
 
 
@@ -70,7 +70,7 @@ def find_chains(allocations: Allocations, may_be: Mask, events: int) -> list[lis
         chain = _chain(row, before, after)
         entered.update(chain)
         links = len(chain) - 1
-        if links >= FEWEST and 2 * int(again[chain].sum()) >= links:
+        if links >= MIN_GROWTHS and 2 * int(again[chain].sum()) >= links:
             found.append(chain)
     return found
 

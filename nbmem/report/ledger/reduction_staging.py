@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME = "staging of a reduction"
 SEMAPHORE = 4
 """Bytes of a semaphore; the buffer has at least as many for each column."""
-MOST_COLUMNS = 65_535
+MAX_COLUMNS = 65_535
 """Maximum number of blocks in a row of a grid."""
 
 
@@ -50,7 +50,7 @@ def select_staging_buffers(allocations: Allocations, events: Events) -> Mask:
     frees = np.flatnonzero(events.action == Action.FREE_REQUESTED)
     goes = np.searchsorted(frees, allocations.freed)
     beside = np.append(np.arange(1, len(size)), 0)[: len(size)]  # the next allocation
-    semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MOST_COLUMNS)
+    semaphores = (size[beside] % SEMAPHORE == 0) & (size[beside] <= SEMAPHORE * MAX_COLUMNS)
     found: Mask = semaphores & (size[beside] <= size) & (goes[beside] + 1 == goes)
     found &= select_by_overlap(allocations, events, others=1)
     result, earlier = (np.maximum(np.arange(len(size)) - before, 0) for before in (1, 2))

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-LEAST = MIB
+MIN_BYTES = MIB
 """Bytes below which no tip is given."""
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 """Share of the highest reserved bytes below which no tip is given, either."""
 NEARLY_FULL = 0.9
 """The used share of the card from which memory is short."""
@@ -79,7 +79,7 @@ class Evidence:
 
     def worth(self, count: int) -> bool:
         """Return whether so many bytes are worth a tip here."""
-        return count >= max(LEAST, LEAST_SHARE * self.report.peak.reserved)
+        return count >= max(MIN_BYTES, MIN_SHARE * self.report.peak.reserved)
 
     def matters(self, count: int, share: float = OF_THE_CARD) -> bool:
         """Return whether so many bytes would be missed on this card.
@@ -103,7 +103,7 @@ class Evidence:
 
         For a remedy without a price: a quarter of the peak, and a fiftieth of the card.
         """
-        part = self.matters(count, LEAST_SHARE) and self.dominates(count, LARGE_PART)
+        part = self.matters(count, MIN_SHARE) and self.dominates(count, LARGE_PART)
         return self.matters(count) or part
 
     def is_needless(self, gain: int) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
-FEWEST = 4
+MIN_HOOKS = 4
 """Hooks of one module that keep equal tensors: fewer may each have a purpose."""
 _HOOKS = re.compile(r"(.+)\._(?:forward|backward)(?:_pre)?_hooks\[([^\]]+)\]")
 
@@ -46,7 +46,7 @@ def left_hooks(e: Evidence) -> Iterator[LeftHooks]:
     for module, storages in found.items():
         most = max(forms[module].values(), default=0)
         hooks = min(most, len({_hook_of(held.name) for held in storages}))
-        if hooks >= FEWEST:
+        if hooks >= MIN_HOOKS:
             yield LeftHooks(module, hooks, storages)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-FEWEST = 4
+MIN_TENSORS = 4
 """Tensors of a checkpoint below which equal sizes may be a coincidence."""
 ALIKE = 0.9
 """Part of the weights' bytes that a checkpoint has at least."""
@@ -37,13 +37,13 @@ def copies_of_weights(e: Evidence) -> Ints:
     none = np.zeros(0, np.int64)
     early = card_ledger.phases.named(card_ledger.born_in, "load") & (a.allocated_at >= 0)
     weights = np.flatnonzero(early & (card_ledger.category == Category.WEIGHTS))
-    if len(weights) < FEWEST:
+    if len(weights) < MIN_TENSORS:
         return none
     others = early & (a.freed < card_ledger.events) & ~np.isin(card_ledger.category, OWNED)
     others &= a.allocated_at > a.allocated_at[weights].max()
     found = _in_order(a.requested[weights], np.flatnonzero(others), a.requested)
     alike = a.block[found].sum() >= ALIKE * a.block[weights].sum()
-    if len(found) < FEWEST or not alike or a.freed[found].min() < a.allocated_at[found].max():
+    if len(found) < MIN_TENSORS or not alike or a.freed[found].min() < a.allocated_at[found].max():
         return none
     between = (a.allocated_at > a.freed[found].min()) & (a.allocated_at < a.freed[found].max())
     return none if between.any() else found

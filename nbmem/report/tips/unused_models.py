@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 SUCCESSOR = 0.02
 """Part of a model's bytes that the one used after it has at least: a metric has fewer."""
-LEAST_OF_PEAK = 0.05
+MIN_OF_PEAK = 0.05
 """Part of the peak that a former model has at least."""
 MANY = 4
 """Calls of the model that is used after another one was called once."""
-MOST = 100
+MAX_MODELS = 100
 """Former models of a recording that are looked at, the first ones."""
 _ROOT = re.compile(r"[^\W\d]\w*")
 _FORM = re.compile(r"(\([\d, ]*\)) (\w+)$")
@@ -226,9 +226,9 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
     burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
     gone = weights[a.freed[weights] < card_ledger.events]
     sizes = np.bincount(burst[gone], a.block[gone])
-    large = np.flatnonzero(sizes >= LEAST_OF_PEAK * e.report.peak.allocated)
+    large = np.flatnonzero(sizes >= MIN_OF_PEAK * e.report.peak.allocated)
     found: dict[tuple[str, ...], list[tuple[Ints, int]]] = {}
-    for number in large[:MOST].tolist():
+    for number in large[:MAX_MODELS].tolist():
         together = np.flatnonzero(burst == number)
         former = together[card_ledger.category[together] == Category.WEIGHTS]
         next_ones = _successors_rows(e, former, weights)

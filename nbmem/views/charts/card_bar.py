@@ -22,7 +22,7 @@ _ROOM = _RIGHT - _LEFT
 _CARD_TOP, _CARD = 24, 20
 _ZOOM_TOP, _ZOOM = 78, 30
 _NAMES_TOP, _NAMES = _ZOOM_TOP + _ZOOM, 32
-_LEAST_NAMED = 12
+_MIN_NAMED = 12
 """A segment narrower than this many pixels is shown only in the table."""
 
 
@@ -104,7 +104,7 @@ def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[
     parts: list[Markup] = []
     rows: list[list[tuple[float, float]]] = [[], []]
     for count, category, middle in sorted(middles, key=lambda item: -item[0]):
-        if _ROOM * count < _LEAST_NAMED * whole:
+        if _ROOM * count < _MIN_NAMED * whole:
             break
         name = report_sentences.label(category, ledger, kind=report.device.kind)
         half = max(text_width(name, 12), text_width(format_bytes(count), 12)) / 2

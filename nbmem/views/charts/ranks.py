@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT = 100, WIDTH - 90
 _ROW, _BAR = 22, 16
-_MOST_NAME = 12
+_MAX_NAME = 12
 
 
 def ranks_chart(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
@@ -45,7 +45,7 @@ def _reserved(row: RankRow) -> int:
 
 
 def _bar(name: str, row: RankRow, top: int, scale: int) -> list[Markup]:
-    name = name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 3]}..."
+    name = name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
     parts = [label(_LEFT - 8, top + 13, name, anchor="end", size=12)]
     room, before = _RIGHT - _LEFT, 0
     for category in RESERVED:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from nbmem.report.model import Finding, Report, Timeline
 
-MOST_SEGMENTS = 400
+MAX_SEGMENTS = 400
 """Segments that are drawn, the largest; the others are summed up in text."""
 
 
@@ -55,7 +55,7 @@ def pool_columns(history: PoolHistory) -> dict[str, Any]:
     flat list: moments since the previous state, and the tiling.
     """
     sizes = np.array([segment.size for segment in history.segments], np.int64)
-    drawn = np.sort(np.argsort(-sizes, kind="stable")[:MOST_SEGMENTS]).tolist()
+    drawn = np.sort(np.argsort(-sizes, kind="stable")[:MAX_SEGMENTS]).tolist()
     unit = _unit(history, sizes)
     tilings: dict[tuple[int, ...], int] = {}
     index = {GONE: GONE}
@@ -99,7 +99,7 @@ def _flat(tiling: NDArray[np.int64], unit: int) -> Iterator[int]:
 
 VERSION = 3
 """Raised when an older front end cannot draw it."""
-MOST_CELLS = 200
+MAX_CELLS = 200
 """Lines of the history included in a report: the latest."""
 
 
@@ -147,7 +147,7 @@ def explorer_data(report: Report, cells: Sequence[CellDelta] = ()) -> dict[str, 
         "phases": phase_table(report, texts),
         "steps": step_table(report),
         "tips": tips_data(report.findings),
-        "history": [_cell(row) for row in cells[-MOST_CELLS:]],
+        "history": [_cell(row) for row in cells[-MAX_CELLS:]],
     }
     if report.device.is_host:
         data["host"] = True

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from nbmem.report.model import PhaseRow, Report
     from nbmem.views.explorer.text_table import Texts
 
-MOST_STEPS = 600
+MAX_STEPS = 600
 """Steps whose growth is drawn; for a longer loop every n-th."""
-MOST_BANDS = 1500
+MAX_BANDS = 1500
 """Phases whose intervals are drawn above the timeline."""
 SIDE_BY_SIDE = 4
 """Steps that are drawn side by side."""
@@ -54,14 +54,14 @@ def band_columns(report: Report, texts: Texts) -> list[list[int]]:
         for row, (first, last) in zip(report.phases, _events(report), strict=True)
         if row.depth == 0
     ]
-    if len(rows) <= MOST_BANDS:
+    if len(rows) <= MAX_BANDS:
         return rows
     merged: dict[int, list[int]] = {}
     for t0, took, first, count, _, step in rows:
         whole = merged.setdefault(step, [t0, 0, first, 0, -1, step])
         whole[1], whole[3] = t0 + took - whole[0], first + count - whole[2]
     found = list(merged.values())
-    return found if len(found) <= MOST_BANDS else []
+    return found if len(found) <= MAX_BANDS else []
 
 
 def _step(row: PhaseRow) -> int:
@@ -118,5 +118,5 @@ def step_table(report: Report) -> list[list[int]]:
         if row.depth == 0:
             known[3] = row.allocated
     found = list(steps.values())
-    stride = -(-len(found) // MOST_STEPS)
+    stride = -(-len(found) // MAX_STEPS)
     return found[:: max(stride, 1)]

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-MOST = 14_500
+MAX_CHARACTERS = 14_500
 """Characters of a report's data in a notebook; fewer if the text is long."""
 BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
 """Numbers of timeline intervals, each tried if the one before is too large."""
-MOST_CODE = 120
+MAX_CODE = 120
 """Lines of recorded code up to which a notebook contains all of it."""
 LIVES = 3
 """Allocations listed individually, per interval."""
 
 
 def saved_output(
-    report: Report, cells: Sequence[CellDelta] = (), most: int = MOST
+    report: Report, cells: Sequence[CellDelta] = (), most: int = MAX_CHARACTERS
 ) -> dict[str, Any]:
     """Return explorer output that is thinned until it is small enough.
 
@@ -64,7 +64,7 @@ def thinned(report: Report, bins: int) -> Report:
         bins: Intervals of the timeline that retain their extremes.
     """
     if report.lines is not None:
-        report = replace(report, lines=report.lines.shortened(MOST_CODE, 1))
+        report = replace(report, lines=report.lines.shortened(MAX_CODE, 1))
     moments, details = report.timeline, report.details
     rows = _rows(report, bins)
     if len(rows) >= len(moments.event):

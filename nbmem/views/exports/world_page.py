@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.world.world_report import RankRow, WorldReport
     from nbmem.report.model import Report
 
-MOST = 12
+MAX_RANKS = 12
 """Ranks that can be unfolded, those with the highest peaks: a page with all would not load."""
 
 
@@ -38,7 +38,7 @@ def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
         The page. Of equal ranks it contains the first.
     """
     kinds = [kind for kind in rank_groups(world) if kind.rows[0].held]
-    shown = highest([(kind.name, kind.rows[0]) for kind in kinds], MOST)
+    shown = highest([(kind.name, kind.rows[0]) for kind in kinds], MAX_RANKS)
     names = {name for name, _ in shown}
     lower = [row for kind in kinds if kind.name not in names for row in kind.rows]
     body = [Markup(render_world_html(world))]

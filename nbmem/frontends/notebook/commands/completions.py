@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbmem.core.arguments import CommandOption
     from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 
-MOST_FILES = 200
+MAX_FILES = 200
 _RECORDINGS = (".nbmem", ".pickle", ".pkl")
 _NUMBER = re.compile(r"^[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*\d+[ \t]*(?:#.*)?$", re.MULTILINE)
 _EMPTY = {type(None), bool, int, float, complex, str, bytes}
@@ -104,7 +104,7 @@ def files(asked: CompletionRequest) -> Iterable[str]:
     shown = [one for one in found if begin.startswith(".") or not one[0].startswith(".")]
     return [
         _quoted(f"{folder}{slash}{name}{'/' if is_folder else ''}")
-        for name, is_folder in shown[:MOST_FILES]
+        for name, is_folder in shown[:MAX_FILES]
     ]
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Moment
 
 LARGEST = 5
-MOST = 20
+MAX_FAILED_REQUESTS = 20
 """Failed requests in a report; only the most important one is explained in full."""
 
 
@@ -63,7 +63,9 @@ def autopsies(
     return (
         faults.part("Who held the memory", lambda: _full(chief, brief, faults), brief),
         *faults.part(
-            "The other errors", lambda: [_brief(case, t0_ns) for case in others[: MOST - 1]], []
+            "The other errors",
+            lambda: [_brief(case, t0_ns) for case in others[: MAX_FAILED_REQUESTS - 1]],
+            [],
         ),
     )
 

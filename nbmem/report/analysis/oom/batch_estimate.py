@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
-MOST_REPLAYS = 5
+MAX_REPLAYS = 5
 _MARGIN = 0.05
 """Part of the room that the first estimate leaves."""
 _LESS, _MORE = 0.75, 1.2
@@ -39,7 +39,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     rows = _batch_size(trial)
     best: tuple[float, Outcome] | None = None
     share, fails = _first_share(trial), 1.0
-    for _ in range(MOST_REPLAYS):
+    for _ in range(MAX_REPLAYS):
         share = _rounded(share * rows) / rows if rows else share
         if share <= (0 if best is None else best[0]) or share >= fails:
             break

@@ -12,7 +12,7 @@ ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 """Rules of nbmem/report/tips that an explained error covers with its own figures."""
 FIRST = ("graph_kept", "grows_each_step", "large_result")
 """Rules of what no other remedy helps against: what has no end, and what no card could hold."""
-MOST = 3
+MAX_REMEDIES = 3
 
 
 def ended_by_oom(report: Report) -> bool:
@@ -51,7 +51,7 @@ def _growth_first(chief: OomReport, tips: tuple[Finding, ...]) -> OomReport:
     tried = {remedy.rule: remedy for remedy in chief.remedies if remedy.rule in FIRST}
     first = [_merged(tip, tried.pop(tip.rule, None)) for tip in growing]
     rest = [remedy for remedy in chief.remedies if remedy.rule not in FIRST or remedy.rule in tried]
-    return replace(chief, remedies=(*first, *rest)[:MOST])
+    return replace(chief, remedies=(*first, *rest)[:MAX_REMEDIES])
 
 
 def _merged(tip: Finding, tried: Finding | None) -> Finding:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Attempts = Iterator[tuple[Finding, Outcome | None]]
 
-MOST = 3
+MAX_REMEDIES = 3
 EXPANDABLE = "expandable_segments:True"
 _FREE_WORDS = {TRACEBACK: "what an earlier failure left behind", OUT: "Out and _"}
 
@@ -76,12 +76,12 @@ def remedies(
         for finding, outcome in attempt(trial):
             if outcome is not None and not (trial.known and outcome.kind == "once"):
                 found.append((outcome.place, explained(finding, outcome, trial)))
-        if sum(place == (0, 0) for place, _ in found) >= MOST:
+        if sum(place == (0, 0) for place, _ in found) >= MAX_REMEDIES:
             break
     found.sort(key=lambda one: (one[0], _is_only_joined(*one)))
     if found and found[0][0] == (0, 0):
         found = [one for one in found if one[0] == (0, 0)]
-    return tuple(finding for _, finding in found[:MOST])
+    return tuple(finding for _, finding in found[:MAX_REMEDIES])
 
 
 def _is_only_joined(place: tuple[int, int], finding: Finding) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.replay_variants import AllocatorReplay
 
-MOST_EVENTS = 200_000
+MAX_EVENTS = 200_000
 """Recordings up to this long are replayed from their start (half a second each time)."""
 
 
@@ -89,7 +89,7 @@ class FailureReplay:
         self._case = case
         failed = case.card_ledger.refused.seen
         self._passed_over = frozenset(at for at in failed if at != case.index)
-        short = case.index < MOST_EVENTS and not case.card_ledger.trace.dropped
+        short = case.index < MAX_EVENTS and not case.card_ledger.trace.dropped
         self.faithful = short and self._replay(None, {}, case.index + 1)[1] == case.index
 
     def replay(

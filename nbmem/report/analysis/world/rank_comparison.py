@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
 
-LEAST_SHARE, LEAST_OF_CARD = 0.1, 0.01
+MIN_SHARE, MIN_OF_CARD = 0.1, 0.01
 """A rank is out of balance if it exceeds the median by these parts of the median and of the card.
 Smaller differences (a batch's last rows) do not justify a change."""
 _STAGES = ("pp", "pipe", "stage")
@@ -82,7 +82,7 @@ def _imbalance(row: RankRow, group: Sequence[RankRow]) -> Imbalance | None:
         return None
     usual = median_low([one.allocated or 0 for one in others])
     more = row.allocated - usual
-    if more < LEAST_SHARE * usual or more < LEAST_OF_CARD * row.device.total_bytes:
+    if more < MIN_SHARE * usual or more < MIN_OF_CARD * row.device.total_bytes:
         return None
     by_category = [(c, row.held[c] - median_low([one.held[c] for one in others])) for c in ACTIVE]
     above = sorted((one for one in by_category if one[1] > 0), key=lambda one: -one[1])

@@ -24,7 +24,7 @@ import numpy as np
 from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.growth import step_peaks, steps_are_equal
 from nbmem.report.analysis.what_if import (
-    MOST_EVENTS,
+    MAX_EVENTS,
     is_as_recorded,
     recorded_settings,
     try_longest_first,
@@ -72,7 +72,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     if less < GAIN * now.peak_reserved or not e.matters(less, OF_THE_CARD):
         return
     others = "".join(f", {_name(e, c)} {_figure(e, o.peak_reserved)}" for c, o in tried[1:])
-    first = f" (of the first {MOST_EVENTS:,} events)" if e.card_ledger.events > MOST_EVENTS else ""
+    first = f" (of the first {MAX_EVENTS:,} events)" if e.card_ledger.events > MAX_EVENTS else ""
     what = (
         "for the same requests, none of them refused"
         if refused

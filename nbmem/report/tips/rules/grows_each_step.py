@@ -30,7 +30,7 @@ from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
-from nbmem.report.tips.evidence import LARGE_PART, LEAST
+from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
 from nbmem.report.tips.left_hooks import left_hooks
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -69,7 +69,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
     """Return whether growth is worth a tip, now or after many more steps."""
-    return e.worth(held) or (held >= LEAST and _fills(e, growth, OF_THE_CARD))
+    return e.worth(held) or (held >= MIN_BYTES and _fills(e, growth, OF_THE_CARD))
 
 
 def _is_missed(e: Evidence, growth: Growth, saved: int) -> bool:
@@ -84,7 +84,7 @@ def _is_missed(e: Evidence, growth: Growth, saved: int) -> bool:
         e.card_ledger.allocations,
         int(np.median(e.card_ledger.allocations.freed[growth.rows])),
     )
-    read = np.any((a.allocated_at > last) & (a.block >= LEAST))
+    read = np.any((a.allocated_at > last) & (a.block >= MIN_BYTES))
     return e.dominates(saved, LARGE_PART) and _fills(e, growth, 1) and not read
 
 

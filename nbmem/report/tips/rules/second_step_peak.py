@@ -31,7 +31,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GRAPH_OF, STEP, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.analysis.what_if import MOST_EVENTS, try_again
+from nbmem.report.analysis.what_if import MAX_EVENTS, try_again
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.model import Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
@@ -232,7 +232,7 @@ def _with_state(e: Evidence) -> Iterator[Finding]:
     if _steps_again(e):
         return  # a later iteration is there, with another optimizer of that name
     opens = next((i for i, n in enumerate(names) if n in ("input", "forward")), None)
-    if opens is None or card_ledger.events > MOST_EVENTS:
+    if opens is None or card_ledger.events > MAX_EVENTS:
         return
     begins, _ = card_ledger.bounds(card_ledger.phases.spans[opens][1])
     # An evaluation after the loop belongs to its last step, and to no further iteration.

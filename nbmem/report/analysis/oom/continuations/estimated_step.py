@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HALF_WAY = 0.5
 """Part of a forward that is taken to have run where it is not known."""
-MOST_BLOCKS = 1_000
+MAX_BLOCKS = 1_000
 _MATRIX = re.compile(r"weight \((\d+), (\d+)\)")
 _SHAPE = re.compile(r" \(([\d, ]+)\) (\w+)")
 
@@ -175,7 +175,7 @@ class _TrainingStep:
             part /= 2 * len(self.optimizers)
         behind = refusal is not None and refusal.layer is None and self.models
         left = 0.0 if behind and len(self.optimizers) < 2 else 1 / part - 1
-        count = min(math.ceil((count + 1) * left), MOST_BLOCKS)
+        count = min(math.ceil((count + 1) * left), MAX_BLOCKS)
         each = int((size + self.case.size) * left / max(1, count))
         made = [self._new(each, Category.ACTIVATIONS, saved=True) for _ in range(count)]
         size, loss = self._result_bytes(), 1 + (left > 0)  # the result, and the loss's own copy

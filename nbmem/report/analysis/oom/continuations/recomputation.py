@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
-FEWEST = 4
+MIN_ACTIVATIONS = 4
 """Activations below which there is nothing to compute again."""
 
 
@@ -30,7 +30,11 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield checkpointing, with activations computed again block by block."""
     seen = trial.case.refusal
     rows = trial.new_rows(Category.ACTIVATIONS)
-    if trial.phase != "forward" or (seen is not None and seen.evaluating) or len(rows) < FEWEST:
+    if (
+        trial.phase != "forward"
+        or (seen is not None and seen.evaluating)
+        or len(rows) < MIN_ACTIVATIONS
+    ):
         return
     model = largest_model(trial.case.card_ledger.session)
     named = None if model is None else block_activations(trial.case.card_ledger, model)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-MOST_REQUESTS = 100_000
+MAX_REQUESTS = 100_000
 """Requests before the failed one that are compared."""
-MOST_EQUAL = 10_000
+MAX_EQUAL = 10_000
 """Equal requests in a row that are counted."""
-FEWEST_BETWEEN = 2
+MIN_BETWEEN = 2
 """Equal requests in a row that show the place, between the phases of a step."""
-MOST_BLOCKS = 20_000
-MOST_STEPS = 100
+MAX_BLOCKS = 20_000
+MAX_STEPS = 100
 
 
 class Requests(NamedTuple):
@@ -104,7 +104,7 @@ def requests_before(case: FailedRequest) -> Requests:
     at = np.concatenate([a.allocated_at[allocs], a.freed[frees], [case.index]])
     row = np.concatenate([allocs, frees, [made]])
     alloc = np.concatenate([np.ones(len(allocs), bool), np.zeros(len(frees), bool), [True]])
-    order = np.argsort(at, kind="stable")[-MOST_REQUESTS:]
+    order = np.argsort(at, kind="stable")[-MAX_REQUESTS:]
     at, row, alloc = at[order], row[order], alloc[order]
     requested = np.append(a.requested[:made], case.size)[row]
     lasting = np.isin(case.card_ledger.category[:made], ONCE)
@@ -152,7 +152,7 @@ def _place_before(asked: Requests, code: Ints, since: int) -> SamePlace | None:
     # Equal layers ask for as much: among their requests, the one with the same number in its phase.
     equal, off = _count_equal(code, places), np.abs(asked.number[places] - asked.number[last])
     # In the second step, what the first one left is freed in between: not all is equal.
-    enough = equal >= np.minimum(np.minimum(since // 2, last - places), MOST_EQUAL)
+    enough = equal >= np.minimum(np.minimum(since // 2, last - places), MAX_EQUAL)
     first = asked.step[last] == asked.step[asked.step >= 0][0]
     if not (first or enough.any()):  # before the next phase is known, it counts to the one before
         places = same[(asked.step[same] >= 0) & (asked.begun[same] != asked.begun[last])]
@@ -160,7 +160,7 @@ def _place_before(asked: Requests, code: Ints, since: int) -> SamePlace | None:
             places = places[asked.phase[places] == "inference"]
         equal = _count_equal(np.where(asked.alloc, code, 0), places)
         off = np.zeros_like(places)
-        enough = equal >= FEWEST_BETWEEN
+        enough = equal >= MIN_BETWEEN
     places, equal, off = places[enough], equal[enough], off[enough]
     if not len(places):
         return None
@@ -172,7 +172,7 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
     """Count the equal requests before each place and before the last one."""
     last, equal = len(code) - 1, np.zeros(len(places), np.int64)
     left = np.arange(len(places))
-    for back in range(1, MOST_EQUAL + 1):
+    for back in range(1, MAX_EQUAL + 1):
         left = left[places[left] >= back]
         left = left[code[places[left] - back] == code[last - back]]
         if not len(left):
@@ -194,7 +194,7 @@ def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int
     before = _rows_before(asked, place)
     grown = {row for row, old in before.items() if live[row] and live[old] and not once[row]}
     longer = _longer(asked, place, live & ~once)
-    steps = max(2, min(MOST_STEPS, MOST_BLOCKS // period))
+    steps = max(2, min(MAX_STEPS, MAX_BLOCKS // period))
     sizes = _later_sizes(asked, place, since, of_batch)
 
     def block(row: int, born: float, size: int, step: int) -> FutureBlock:

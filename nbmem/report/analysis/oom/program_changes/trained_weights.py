@@ -25,7 +25,7 @@ _BLOCK = 256
 """Values of bitsandbytes' 8-bit state that share one scale of 4 bytes."""
 _HALF = 2
 """Bytes of a number in 16 bits."""
-_LEAST_EIGHT_BIT = 4096
+_MIN_EIGHT_BIT = 4096
 """Elements of a weight below which bitsandbytes keeps 32 bits."""
 _ADAPTERS = 0.02
 """Part of the weights that adapters have at most, at the usual ranks."""
@@ -191,7 +191,7 @@ def _width(optimizer: dict[str, Any]) -> int:
 def _in_eight_bits(size: int, width: int) -> int:
     """Return the bytes of one state tensor in 8 bits, with its scales."""
     elements = size // width
-    if elements < _LEAST_EIGHT_BIT:
+    if elements < _MIN_EIGHT_BIT:
         return max(size, 1)
     return elements + 4 * math.ceil(elements / _BLOCK)
 
