@@ -227,11 +227,11 @@ def _live_tensors_text(names: Mapping[str, Any] | None) -> str:
     for storages in found.by_device.values():
         for held in storages:
             sizes[held.holders[0].root] += held.size
-    told = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MAX_NAMED)]
+    sizes_text = [f"{name} {format_bytes(size)}" for name, size in sizes.most_common(MAX_NAMED)]
     rest = total - sum(size for _, size in sizes.most_common(MAX_NAMED))
-    if told and rest > 0:
-        told.append(f"others {format_bytes(rest)}")
-    return f"{format_bytes(total)} ({', '.join(told)})" if told else format_bytes(total)
+    if sizes_text and rest > 0:
+        sizes_text.append(f"others {format_bytes(rest)}")
+    return f"{format_bytes(total)} ({', '.join(sizes_text)})" if sizes_text else format_bytes(total)
 
 
 def real_card() -> str | None:

@@ -37,7 +37,7 @@ class GpuProcess:
         busy: Whether that kernel runs a cell, according to its server.
         own: Whether it is this user's.
         gone: Whether there is no such process: it has ended, or a container hides it.
-        told: The status that nbmem reports in it.
+        status: The status that nbmem reports in it.
     """
 
     pid: int
@@ -49,7 +49,7 @@ class GpuProcess:
     busy: bool | None = None
     own: bool = False
     gone: bool = False
-    told: KernelStatus | None = None
+    status: KernelStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

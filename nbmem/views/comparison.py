@@ -58,11 +58,11 @@ def render_comparison_html(comparison: Comparison) -> str:
             for head, rows in _tables(comparison, 120)
         ),
     ]
-    said = [element("div", note, style=style.ABOUT) for note in comparison.notes]
+    sentences = [element("div", note, style=style.ABOUT) for note in comparison.notes]
     if not comparison.changes:
-        said.insert(0, element("div", _SAME))
+        sentences.insert(0, element("div", _SAME))
     first = element("div", _verdict(comparison), style=style.VERDICT)
-    return element("div", first, *picture, *tables, *said, style=style.BOX)
+    return element("div", first, *picture, *tables, *sentences, style=style.BOX)
 
 
 def render_comparison_page(comparison: Comparison) -> str:
@@ -98,7 +98,7 @@ def _verdict(comparison: Comparison) -> str:
     if a == b:
         return f"Both sides peak at {format_bytes(a)} allocated."
     way = "higher" if b > a else "lower"
-    said = (
+    sentences = (
         f"B peaks {format_bytes(abs(b - a))} {way} than A: {format_bytes(b)}, not {format_bytes(a)}"
     )
     most = next(
@@ -112,8 +112,8 @@ def _verdict(comparison: Comparison) -> str:
         None,
     )
     if most is None:
-        return f"{said}."
-    return f"{said}. Largest difference: {most.name}, {_signed(most.change)}."
+        return f"{sentences}."
+    return f"{sentences}. Largest difference: {most.name}, {_signed(most.change)}."
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, ...]]:

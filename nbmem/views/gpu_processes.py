@@ -98,19 +98,19 @@ def describe_process(one: GpuProcess) -> str:
     parts = [name]
     if one.busy is not None:
         parts.append("busy" if one.busy else "idle")
-    if one.told is not None:
-        told = one.told
-        held = ", ".join(f"{name} {format_bytes(size)}" for name, size in told.held[:MAX_HELD])
-        cell = f"after {one_line(told.cell)} " if told.cell else ""
-        tensors, reserved = format_bytes(told.allocated), format_bytes(told.reserved)
+    if one.status is not None:
+        status = one.status
+        held = ", ".join(f"{name} {format_bytes(size)}" for name, size in status.held[:MAX_HELD])
+        cell = f"after {one_line(status.cell)} " if status.cell else ""
+        tensors, reserved = format_bytes(status.allocated), format_bytes(status.reserved)
         parts.append(f"{cell}{tensors} allocated of {reserved} reserved")
         parts += [f"in the last trace {held}"] if held else []
     return "; ".join(parts)
 
 
 def _notes(card: OccupiedCard) -> list[str]:
-    said = ((MIG, card.mig), (SHARED, card.shared), (NO_BYTES, card.total is None))
-    found = [sentence.format(card.index) for sentence, true in said if true]
+    sentences = ((MIG, card.mig), (SHARED, card.shared), (NO_BYTES, card.total is None))
+    found = [sentence.format(card.index) for sentence, true in sentences if true]
     if card.wddm and any(one.used is None for one in card.neighbours):
         found.append(WDDM.format(card.index))
     if any("nvidia-cuda-mps-server" in (one.command or "") for one in card.neighbours):

@@ -33,13 +33,15 @@ def sentence(holder: GrowingHolder) -> str:
 
 def outlook(growth: StepGrowth) -> str:
     """Write when the card is full at this rate, and what is not shown."""
-    told = []
+    sentences = []
     if growth.left is not None and growth.left < _MAX_LEFT:
         plural = "" if growth.left == 1 else "s"
-        told.append(f"At this rate the card is full after about {growth.left:,} more step{plural}.")
+        sentences.append(
+            f"At this rate the card is full after about {growth.left:,} more step{plural}."
+        )
     if growth.more:
-        told.append(f"{growth.more} more holders grow.")
-    return " ".join(told)
+        sentences.append(f"{growth.more} more holders grow.")
+    return " ".join(sentences)
 
 
 def growth_table(report: Report, width: int) -> str:
@@ -73,8 +75,8 @@ def growth_table(report: Report, width: int) -> str:
         for (name, _, source), texts in zip(rows, figures, strict=True)
     ]
     lines = [clipped(line, width) for line in lines]
-    if told := outlook(growth):
-        lines.append(wrapped(told, width, "  "))
+    if sentences := outlook(growth):
+        lines.append(wrapped(sentences, width, "  "))
     return "\n".join(lines)
 
 

@@ -112,10 +112,10 @@ def page(title: str, fragment: str, *, policy: str | None = None) -> str:
 
 def _headline(report: Report) -> list[Markup]:
     source = report_sentences.source(report.peak.at)
-    said = peak_figures(report) + (f", {source}" if source else "")
+    figures = peak_figures(report) + (f", {source}" if source else "")
     return [
         element("div", *_with_code(peak_sentence(report)), style=style.VERDICT),
-        element("div", said, style=style.FIGURES),
+        element("div", figures, style=style.FIGURES),
         element("div", report_sentences.recording(report), style=style.ABOUT),
     ]
 

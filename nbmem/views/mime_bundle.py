@@ -60,9 +60,11 @@ def mimebundle(
     )
     text = faults.part("The text", lambda: render_text(report, faults=faults), None)
     # Last, since it includes the other forms' notes; they include its own.
-    told = replace(report, notes=(*report.notes, *faults.notes))
+    complete = replace(report, notes=(*report.notes, *faults.notes))
     room = min(MAX_CHARACTERS, SAVED - len(text or "") - len(_PICTURE.sub("", html or "")))
-    explorer = faults.part("The interactive view", lambda: saved_output(told, cells, room), None)
+    explorer = faults.part(
+        "The interactive view", lambda: saved_output(complete, cells, room), None
+    )
     bundle: dict[str, Any] = {}
     if text is not None:
         bundle[TEXT] = text_with(text, faults.notes)

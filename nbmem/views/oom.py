@@ -51,9 +51,10 @@ def without_commands(report: Report) -> Report:
         remedies = tuple(replace(remedy, command=None) for remedy in oom.remedies)
         return replace(oom, command=None, remedies=remedies)
 
-    told = [remedy for oom in report.ooms for remedy in oom.remedies]
+    shown_in_oom = [remedy for oom in report.ooms for remedy in oom.remedies]
     findings = tuple(
-        replace(found, command=None) if found in told else found for found in report.findings
+        replace(found, command=None) if found in shown_in_oom else found
+        for found in report.findings
     )
     return replace(report, findings=findings, ooms=tuple(map(plain, report.ooms)))
 

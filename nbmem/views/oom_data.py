@@ -36,8 +36,8 @@ def oom_data(
         "caught": chief.caught,
         "what_to_do": oom.remedies_title(chief),
         "remedies": [
-            told | {"ground": oom.ground(remedy)} | ({} if traced else {"try": None})
-            for told, remedy in zip(tips_data(chief.remedies), chief.remedies, strict=True)
+            tip | {"ground": oom.ground(remedy)} | ({} if traced else {"try": None})
+            for tip, remedy in zip(tips_data(chief.remedies), chief.remedies, strict=True)
         ],
         "tables": _tables(chief),
         "after": oom.aftermath(chief),

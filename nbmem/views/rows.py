@@ -113,11 +113,17 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
         if name == "card":
             rows += _parts(PARTS_OF["free"], peak, end)
         before = len(parts)
-        said = _ON_HOST[name] if host else (name, what)
-        if said is not None:
+        label_and_meaning = _ON_HOST[name] if host else (name, what)
+        if label_and_meaning is not None:
             sums = at_peak[name], at_end[name]
             rows.append(
-                LedgerRow(label=said[0], meaning=said[1], category=None, peak=sums[0], end=sums[1])
+                LedgerRow(
+                    label=label_and_meaning[0],
+                    meaning=label_and_meaning[1],
+                    category=None,
+                    peak=sums[0],
+                    end=sums[1],
+                )
             )
             rows += _parts(PARTS_OF.get(name, ()), peak, end)
     return rows

@@ -72,10 +72,10 @@ def _head(report: Report, width: int) -> str:
     """Write the verdict and the lines below it: figures, error, recording."""
     source = report_sentences.source(report.peak.at)
     lines = [wrapped(peak_sentence(report), width, rest="  ")]
-    said = peak_figures(report)
-    if len(said) + len(source) + 2 <= width:
-        said, source = f"{said}, {source}" if source else said, ""
-    lines.append(wrapped(said, width, rest="  "))
+    figures = peak_figures(report)
+    if len(figures) + len(source) + 2 <= width:
+        figures, source = f"{figures}, {source}" if source else figures, ""
+    lines.append(wrapped(figures, width, rest="  "))
     if source:
         lines.append(wrapped(source, width, "  "))
     if report.error and not ended_by_oom(report):

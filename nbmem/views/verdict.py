@@ -182,8 +182,8 @@ def _most(report: Report, use: _Use) -> str:
         (report_sentences.percent(part.held, use.at_peak), _part(report, part))
         for part in report.largest
     )
-    said = f"; {then}{first[0]} {verb} {first[1]}"
-    return said + "".join(f", {share} {name}" for share, name in second)
+    clause = f"; {then}{first[0]} {verb} {first[1]}"
+    return clause + "".join(f", {share} {name}" for share, name in second)
 
 
 def _part(report: Report, part: LargestPart) -> str:

@@ -132,10 +132,10 @@ def _equal_ranks(world: WorldReport) -> list[tuple[tuple[str, ...], list[RankRow
 
 def _line(row: RankRow, host: bool, mesh: bool, reserves: bool) -> tuple[str, ...]:  # noqa: FBT001
     place = report_sentences.phase_and_step(row.phase, row.step) or ""
-    told = " ".join(f"{one_line(name)} {at.index}/{at.size}" for name, at in row.rank.mesh.items())
+    text = " ".join(f"{one_line(name)} {at.index}/{at.size}" for name, at in row.rank.mesh.items())
     return (
         *([one_line(row.rank.host)] if host else []),
-        *([told] if mesh else []),
+        *([text] if mesh else []),
         STATES[row.state] if row.refusal is None else "out of memory",
         format_bytes(row.allocated),
         *([format_bytes(row.reserved)] if reserves else []),
@@ -148,8 +148,8 @@ def _numbers(rows: Sequence[RankRow]) -> str:
     """Return the ranks of a line, and the ones that were run for others."""
     own = [row.rank.number for row in rows]
     others = [number for row in rows for number in row.rank.stands_for]
-    told = numbers_text([*own, *others]).partition(" ")[2]
-    return f"{told} (run: {numbers_text(own).partition(' ')[2]})" if others else told
+    text = numbers_text([*own, *others]).partition(" ")[2]
+    return f"{text} (run: {numbers_text(own).partition(' ')[2]})" if others else text
 
 
 def _coloured(world: WorldReport) -> list[Markup]:
@@ -226,5 +226,5 @@ def _before(elapsed_ns: int) -> str:
 
 def _largest(then: RankAtFailure) -> str:
     live = [(size, c) for c, size in then.held.items() if size and c <= Category.UNKNOWN]
-    told = [f"{format_bytes(size)} {c.label}" for size, c in sorted(live, reverse=True)[:2]]
-    return ", ".join(told)
+    text = [f"{format_bytes(size)} {c.label}" for size, c in sorted(live, reverse=True)[:2]]
+    return ", ".join(text)

@@ -99,13 +99,13 @@ def about(world: WorldReport) -> str:
     virtual = f" ({'; '.join(kinds)})" if kinds else ""
     hosts = {row.rank.host for row in world.rows}
     states = [STATES[row.state] for row in world.rows]
-    told = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]
+    counts = [f"{states.count(state)} {state}" for state in STATES.values() if state in states]
     if world.missing:
-        told.append(f"{len(world.missing)} without a file")
+        counts.append(f"{len(world.missing)} without a file")
     every = len(world.rows) == world.size  # else there are hosts without data
     where = f" on {len(hosts)} hosts" if every and len(hosts) > 1 else ""
     title = one_line(world.title) or "untitled"
-    return f"{title}, {world.size} ranks{where}, {cards}{virtual}: {', '.join(told)}"
+    return f"{title}, {world.size} ranks{where}, {cards}{virtual}: {', '.join(counts)}"
 
 
 def sentences(world: WorldReport) -> Iterator[str]:
@@ -202,12 +202,12 @@ def _crowded(host: HostMemory) -> str:
 
 def _out_of_balance(one: Imbalance) -> str:
     share = report_sentences.percent(one.more, one.median)
-    told = [
+    counts = [
         f"{format_bytes(size)} more {category.label}"
         + (_named(one.named) if category is one.cause else "")
         for category, size in one.by_category[:3]
     ]
-    why = f": {', '.join(told)}" if told else ""
+    why = f": {', '.join(counts)}" if counts else ""
     remedy = None if one.cause is None else _DO.get(one.cause)
     return (
         f"Rank {one.rank} peaks {format_bytes(one.more)} ({share}) above the median of the ranks "

@@ -40,8 +40,8 @@ def would_run_line(report: Report) -> str:
     if undecided and not found.request_only:
         names = ", ".join(one.card for one in undecided)
         parts.append(f"not decided for {names}: {undecided[0].how}")
-    said = [f"{_title(found)}: {'; '.join(parts)}.", *_ends(found), *found.limits]
-    return " ".join(said)
+    sentences = [f"{_title(found)}: {'; '.join(parts)}.", *_ends(found), *found.limits]
+    return " ".join(sentences)
 
 
 def would_run_html(report: Report) -> list[Markup]:

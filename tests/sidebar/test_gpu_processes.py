@@ -95,7 +95,7 @@ def test_a_kernel_has_its_notebooks_name_and_tells_what_it_holds(server, kernel_
     found = gpu_processes.describe_process(process.pid, OTHER, jupyter_servers.kernels())
     assert (found.notebook, found.busy, found.kernel) == ("work/train.ipynb", True, KERNEL)
     assert found.own
-    assert found.told == TELLS
+    assert found.status == TELLS
     assert server.asked == [("GET", "/lab/api/sessions")]
 
 

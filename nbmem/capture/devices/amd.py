@@ -72,8 +72,11 @@ class Amdsmi:
         ask = getattr(self._amdsmi, "amdsmi_get_gpu_enumeration_info", None)
         if ask is not None:
             for handle in handles:
-                said = ask(handle)
-                if wanted in (str(said.get("hip_id")), str(said.get("hip_uuid")).lower()):
+                identifiers = ask(handle)
+                if wanted in (
+                    str(identifiers.get("hip_id")),
+                    str(identifiers.get("hip_uuid")).lower(),
+                ):
                     return handle
         return handles[int(wanted)]
 

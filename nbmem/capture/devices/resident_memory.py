@@ -68,8 +68,8 @@ def resident_parts() -> ResidentParts | None:
     """
     try:
         rows = (line.split() for line in _STATUS.read_bytes().splitlines())
-        said = {row[0]: row[1] for row in rows if row and row[0].startswith(b"Rss")}
-        return ResidentParts(*(int(said[name]) << 10 for name in _ROWS))
+        sizes = {row[0]: row[1] for row in rows if row and row[0].startswith(b"Rss")}
+        return ResidentParts(*(int(sizes[name]) << 10 for name in _ROWS))
     except (OSError, LookupError, ValueError):
         return None
 

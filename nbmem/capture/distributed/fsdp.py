@@ -141,8 +141,8 @@ def _path(parameter: Any) -> str:
 
 def flat_gathered_buffers(handle: Any, _given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
     """Yield a flat parameter's gathered buffers and its cast shard."""
-    told = attributes_of(_of(handle, "flat_param")) or {}
-    return _of_flat(handle, [told.get(name) for name in FLAT], GATHERED)
+    attributes = attributes_of(_of(handle, "flat_param")) or {}
+    return _of_flat(handle, [attributes.get(name) for name in FLAT], GATHERED)
 
 
 def flat_reduce_scatter(_nothing: Any, given: Mapping[str, Any]) -> Iterator[CollectiveTensor]:
@@ -159,9 +159,9 @@ def flat_reduce_scatter(_nothing: Any, given: Mapping[str, Any]) -> Iterator[Col
 
 def _of_flat(handle: Any, tensors: Iterable[Any], what: str) -> Iterator[CollectiveTensor]:
     flat = _of(handle, "flat_param")
-    told = attributes_of(flat) or {}
-    originals = [one for one in items_of(told.get("_params")) if is_tensor(one)]
-    paths = items_of(told.get("_fqns")) if originals else [_FLAT_NAME]
+    attributes = attributes_of(flat) or {}
+    originals = [one for one in items_of(attributes.get("_params")) if is_tensor(one)]
+    paths = items_of(attributes.get("_fqns")) if originals else [_FLAT_NAME]
     path = f"{_WRAPPED}.{paths[0]}"
     for tensor in filter(is_tensor, tensors):
         of = (originals or [flat])[0]

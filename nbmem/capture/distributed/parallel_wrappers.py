@@ -70,22 +70,24 @@ def shards_and_gathered(module: Any) -> Iterator[ObservedStorage]:
     """
     yield from zero.zero_storages(module)
     for root, parameter in _parameters(module):
-        told = attributes_of(parameter) or {}
-        path = told.get("_param_fqn")
+        attributes = attributes_of(parameter) or {}
+        path = attributes.get("_param_fqn")
         name = f"{root}.{path if type(path) is str else 'parameter'}"
-        yield from _observed(told.get("sharded_param"), Category.WEIGHTS, name)
-        kept = told.get("_sharded_post_forward_param_data")
+        yield from _observed(attributes.get("sharded_param"), Category.WEIGHTS, name)
+        kept = attributes.get("_sharded_post_forward_param_data")
         yield from _observed(kept, Category.COMMUNICATION, f"{name} {KEPT}")
-        for gathered in items_of(told.get("all_gather_outputs")):
+        for gathered in items_of(attributes.get("all_gather_outputs")):
             yield from _observed(gathered, Category.COMMUNICATION, f"{name} {GATHERED}")
     for path, handle in _handles(module):
         before = f".{path}" if path else ""
         flat = (attributes_of(handle) or {}).get("flat_param")
-        told = attributes_of(flat) or {}
-        yield from _observed(told.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param")
+        attributes = attributes_of(flat) or {}
+        yield from _observed(
+            attributes.get("_local_shard"), Category.WEIGHTS, f"{before}._flat_param"
+        )
         for part in FLAT:
             name = f"{before}._flat_param {GATHERED}"
-            yield from _observed(told.get(part), Category.COMMUNICATION, name)
+            yield from _observed(attributes.get(part), Category.COMMUNICATION, name)
 
 
 def is_sharded(module: Any) -> bool:
@@ -114,8 +116,8 @@ def fsdp2_substitutes(module: Any) -> Iterator[list[Any]]:
     Yields one list for each parameter, with its shard first.
     """
     for _, parameter in _parameters(module):
-        told = attributes_of(parameter) or {}
-        faces = (told.get(name) for name in _FACES)
+        attributes = attributes_of(parameter) or {}
+        faces = (attributes.get(name) for name in _FACES)
         yield [face for face in faces if is_tensor(face)]
 
 
@@ -132,9 +134,9 @@ def units_of(module: Any) -> list[tuple[str, int]]:
 
 def _whole(parameter: Any) -> int:
     """Return the bytes of an FSDP2 parameter before sharding."""
-    told = attributes_of(parameter) or {}
-    shape = [size for size in items_of(told.get("_orig_size")) if type(size) is int]
-    return math.prod(shape) * int(getattr(told.get("orig_dtype"), "itemsize", 0))
+    attributes = attributes_of(parameter) or {}
+    shape = [size for size in items_of(attributes.get("_orig_size")) if type(size) is int]
+    return math.prod(shape) * int(getattr(attributes.get("orig_dtype"), "itemsize", 0))
 
 
 def _parameters(module: Any) -> Iterator[tuple[str, Any]]:
@@ -180,8 +182,8 @@ def _list(obj: Any, *names: str) -> list[Any]:
 
     Empty if none is set.
     """
-    told = attributes_of(obj) or {}
-    found: Any = next((told[name] for name in names if told.get(name) is not None), [])
+    attributes = attributes_of(obj) or {}
+    found: Any = next((attributes[name] for name in names if attributes.get(name) is not None), [])
     return items_of(found) if type(found) in (list, tuple) else [found]
 
 

@@ -160,17 +160,21 @@ class Region:
 
         It is recomputed if the forward computed it as well.
         """
-        if buffer.told is not None and buffer.told.direction:
-            return buffer.told.direction == "forward"
+        if buffer.annotation is not None and buffer.annotation.direction:
+            return buffer.annotation.direction == "forward"
         return bool(buffer.sources) and self._sources.issuperset(buffer.sources)
 
     def _place(self, buffer: Buffer) -> StorageOrigin:
-        told = buffer.told
+        annotation = buffer.annotation
         operator, line = buffer.operators, ""
-        module = self._named(told.module) if told is not None else None
-        if told is not None:
-            operator = told.operator or operator
-            line = f"{cell_of(told.file) or Path(told.file).name}:{told.line}" if told.file else ""
+        module = self._named(annotation.module) if annotation is not None else None
+        if annotation is not None:
+            operator = annotation.operator or operator
+            line = (
+                f"{cell_of(annotation.file) or Path(annotation.file).name}:{annotation.line}"
+                if annotation.file
+                else ""
+            )
         if module is not None:
             return StorageOrigin(module, own=True, operator=operator, line=line)
         return StorageOrigin(*self._behind(buffer), operator, line)
@@ -205,7 +209,9 @@ class Region:
         """
         votes: dict[str, Counter[ModulePath]] = {}
         for buffer in _values(self._forward):
-            root, inner = _split(buffer.told.module) if buffer.told is not None else ("", "")
+            root, inner = (
+                _split(buffer.annotation.module) if buffer.annotation is not None else ("", "")
+            )
             for name in buffer.reads if root else ():
                 module = self._of_argument.get(name)
                 if module is not None and module.path.endswith(inner):

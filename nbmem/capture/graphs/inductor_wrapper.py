@@ -72,8 +72,8 @@ class _TextReader:
 
     def __init__(self, text: str) -> None:
         self._lines = text.splitlines()
-        told = (parse_annotation(line) for line in self._lines)
-        self._told = {one.buffer: one for one in told if one is not None}
+        annotation = (parse_annotation(line) for line in self._lines)
+        self._annotation = {one.buffer: one for one in annotation if one is not None}
         self._dtypes = {name: dtype for name, _, dtype in _FORM.findall(text)}
         self._root: dict[str, str] = {}  # the storage that each name refers to
         self._buffers: dict[str, Buffer] = {}
@@ -162,7 +162,7 @@ class _TextReader:
 
     def _take(self, buffer: Buffer) -> None:
         self._root[buffer.name] = buffer.name
-        self._buffers[buffer.name] = buffer._replace(told=self._told.get(buffer.name))
+        self._buffers[buffer.name] = buffer._replace(annotation=self._annotation.get(buffer.name))
 
     def _kernel(self, call: ast.Call, function: str, targets: list[str]) -> None:
         given = [n for arg in call.args for n in self._names(arg)]
@@ -190,12 +190,14 @@ class _TextReader:
         first = self._buffers.get(root)
         if first is None:
             return
-        told = self._told.get(name)
-        value = made._replace(name=root, shape=first.shape, dtype=first.dtype, told=told)
+        annotation = self._annotation.get(name)
+        value = made._replace(
+            name=root, shape=first.shape, dtype=first.dtype, annotation=annotation
+        )
         if first.operators:
             self._last[root] = value
         else:
-            self._buffers[root] = value._replace(told=told or first.told)
+            self._buffers[root] = value._replace(annotation=annotation or first.annotation)
 
     def _names(self, value: ast.expr) -> list[str]:
         return [
@@ -239,10 +241,10 @@ class _TextReader:
 
 
 def _with_form(buffer: Buffer) -> Buffer:
-    told = buffer.told
-    if buffer.shape or told is None or not told.dtype:
+    annotation = buffer.annotation
+    if buffer.shape or annotation is None or not annotation.dtype:
         return buffer
-    return buffer._replace(shape=tuple(told.shape.split()), dtype=told.dtype)
+    return buffer._replace(shape=tuple(annotation.shape.split()), dtype=annotation.dtype)
 
 
 def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -28,7 +28,7 @@ class Buffer(NamedTuple):
         operators: ATen's operators that compute it, `native_dropout_add`; empty if unknown.
         reads: Its inputs: the graph's arguments and other buffers, in order.
         sources: Names of its value in the program's graph: `h_1`.
-        told: nbmem's annotation of it in the code; None without one.
+        annotation: nbmem's annotation of it in the code; None without one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Buffer(NamedTuple):
     operators: str
     reads: tuple[str, ...]
     sources: tuple[str, ...] = ()
-    told: BufferAnnotation | None = None
+    annotation: BufferAnnotation | None = None
 
     def form(self, symbols: Mapping[str, int]) -> tuple[str, int] | None:
         """Return shape and dtype as text, and the bytes, or None.

@@ -104,8 +104,8 @@ def place_of(error: BaseException, namespace: Mapping[str, Any]) -> tuple[Stack,
         traceback = traceback.tb_next
     torch: Any = loaded_torch()
     modules = list(_modules(reversed(frames))) if torch is not None else []
-    (told,) = number_cell_files([tuple(reversed(stack))])
-    return told, _layer_of_call(modules, namespace)
+    (numbered,) = number_cell_files([tuple(reversed(stack))])
+    return numbered, _layer_of_call(modules, namespace)
 
 
 def _attach_function() -> Any | None:
@@ -164,10 +164,10 @@ def _refusal(
 
 
 def _stack_of(frames: Iterable[FrameType]) -> Stack:
-    (told,) = number_cell_files(
+    (numbered,) = number_cell_files(
         [tuple(Frame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames)]
     )
-    return told
+    return numbered
 
 
 def _frames(*, in_engine: bool) -> list[FrameType]:

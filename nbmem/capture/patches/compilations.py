@@ -74,8 +74,8 @@ class Compilations:
         self._leave_imports()
         handler = _handler()
         if handler is not None:
-            for told, ours in self._both(handler):
-                told[:] = [one for one in told if one != ours]
+            for callbacks, ours in self._both(handler):
+                callbacks[:] = [one for one in callbacks if one != ours]
             if vars(handler).get("clear") == self._cleared:
                 del handler.clear
 
@@ -83,9 +83,9 @@ class Compilations:
         handler = _handler()
         if handler is None:
             return False
-        for told, ours in self._both(handler):
-            if ours not in told:
-                told.append(ours)
+        for callbacks, ours in self._both(handler):
+            if ours not in callbacks:
+                callbacks.append(ours)
         handler.clear = self._cleared
         return True
 

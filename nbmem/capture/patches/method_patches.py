@@ -144,10 +144,10 @@ class MethodPatch:
         code = frame.f_code
         if not (calls_at_once(code, frame.f_lasti) if self._by is None else code is self._by):
             return method
-        told = self._begins(obj, frame)
-        if told is None:
+        on_end = self._begins(obj, frame)
+        if on_end is None:
             return method
-        call = observe_call(method, told, self.on_fault, self._inside)
+        call = observe_call(method, on_end, self.on_fault, self._inside)
         self._inside.nested = None if self.nested is None else self.nested()
         self._inside.busy = True  # last: an earlier interrupt ends the call
         return call

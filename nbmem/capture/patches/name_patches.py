@@ -105,7 +105,7 @@ class FunctionPatch:
     Args:
         module: The module.
         name: The function's name.
-        told: Called with the arguments before the call; returns a callback for its success,
+        on_call: Called with the arguments before the call; returns a callback for its success,
             or None.
         on_fault: Records a fault.
     """
@@ -114,11 +114,11 @@ class FunctionPatch:
         self,
         module: Any,
         name: str,
-        told: Callable[..., Callable[[], None] | None],
+        on_call: Callable[..., Callable[[], None] | None],
         on_fault: OnFault,
     ) -> None:
         self._module, self._name = module, name
-        self._told = told
+        self._on_call = on_call
         self.on_fault = on_fault
         self._original: Any = None
         self._wrapper: Any = None
@@ -148,7 +148,7 @@ class FunctionPatch:
     def _notify(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Callable[[], None] | None:
-        return self._told(*args, **kwargs)
+        return self._on_call(*args, **kwargs)
 
     @entry("what became of the memory history")
     def _end(self, after: Callable[[], None]) -> None:

@@ -129,16 +129,16 @@ def describe_process(pid: int, used: int | None, kernels: Mapping[str, Kernel]) 
     own = False
     with suppress(Exception):
         own = not hasattr(os, "getuid") or process.uids().real == os.getuid()
-    said = kernels.get(kernel or "")
+    running = kernels.get(kernel or "")
     return GpuProcess(
         pid=pid,
         used=used,
         user=user,
         command=command,
-        notebook=said.notebook if said is not None and said.notebook else notebook_of(pid),
+        notebook=running.notebook if running is not None and running.notebook else notebook_of(pid),
         kernel=kernel,
-        busy=None if said is None else said.busy,
+        busy=None if running is None else running.busy,
         own=own,
         gone=dead,
-        told=read_status(pid, began=began) if own else None,
+        status=read_status(pid, began=began) if own else None,
     )

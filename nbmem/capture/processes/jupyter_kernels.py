@@ -59,14 +59,14 @@ def _connection(pid: int) -> Path | None:
 def _answer(path: Path) -> str | None:
     from jupyter_client.blocking.client import BlockingKernelClient
 
-    said: list[str] = []
+    replies: list[str] = []
 
     def hear(message: dict[str, Any]) -> None:
         content = message["content"]
         if message["msg_type"] == "stream":
-            said.append(str(content["text"]))
+            replies.append(str(content["text"]))
         elif message["msg_type"] in {"display_data", "execute_result"}:
-            said.append(str(content["data"].get("text/plain", "")))
+            replies.append(str(content["data"].get("text/plain", "")))
 
     client: Any = BlockingKernelClient(connection_file=str(path))
     client.load_connection_file()
@@ -80,4 +80,4 @@ def _answer(path: Path) -> str | None:
         client.stop_channels()
     if reply["content"]["status"] != "ok":
         return None
-    return "".join(said)[:_MAX_CHARACTERS].strip()
+    return "".join(replies)[:_MAX_CHARACTERS].strip()

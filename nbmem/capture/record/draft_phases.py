@@ -47,8 +47,8 @@ def on_card(
     over = [i for i in over if not position(hook_events[i].sample)]
     if any(hook_events[i].kind == "backward" for i in over):
         hook_events = hook_events[over[-1] + 1 :]
-    told = enumerate(hook_events)
-    first = next((i for i, t in told if t.kind not in calls or position(t.sample)), None)
+    numbered = enumerate(hook_events)
+    first = next((i for i, t in numbered if t.kind not in calls or position(t.sample)), None)
     if not first:
         return hook_events
     return hook_events[first - hook_events[first - 1].begins :]

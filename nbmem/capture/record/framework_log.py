@@ -47,7 +47,7 @@ class FrameworkLog:
         """
         return self._owners.disable_hanging()
 
-    def add(self, device: int, t_ns: int, said: tuple[Share, ...], most: int | None) -> None:
+    def add(self, device: int, t_ns: int, shares: tuple[Share, ...], most: int | None) -> None:
         """Store a reading of all frameworks.
 
         A share that exceeds `most` is replaced by the last possible one, or omitted. After STRIKES
@@ -56,13 +56,13 @@ class FrameworkLog:
         Args:
             device: CUDA ordinal.
             t_ns: When the card was read with it, nanoseconds since the epoch.
-            said: What the frameworks reported.
+            shares: What the frameworks reported.
             most: Bytes that they can hold together; None if unknown.
         """
         rows = self._rows.setdefault(device, [])
         last = rows[-1][1] if rows else {}
         now: dict[str, Share] = {}
-        for share in said:
+        for share in shares:
             if most is None or share.held <= most:
                 now[share.name] = share
                 most = None if most is None else most - share.held

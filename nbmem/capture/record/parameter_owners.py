@@ -149,19 +149,19 @@ class ParameterOwners:
 
         No tensor is accessed. If an object has two names (`best = model`), the first one is used.
         """
-        told: set[int] = set()
+        reported: set[int] = set()
         for name, module in tensors.modules_in(namespace):
             known = self.module(module)
             if self._paths.has_better(name, known):
                 self._learn_tree(known, module)
-            elif id(module) not in told:
-                told.add(id(module))
+            elif id(module) not in reported:
+                reported.add(id(module))
                 known.set_name(name)
                 self._learn_tree(known, module)
         for name, optimizer in tensors.optimizers_in(namespace):
             self.learn_optimizer(optimizer)
-            if id(optimizer) not in told:
-                told.add(id(optimizer))
+            if id(optimizer) not in reported:
+                reported.add(id(optimizer))
                 self.optimizer(optimizer).set_name(name)
 
     def without_loop_variables(self, namespace: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -255,12 +255,12 @@ def _phases(
     """
     main = fullest(devices)
     device = devices[main]
-    told = [
+    recorded = [
         hook_event
         for hook_event in recorder.hook_events.hook_events.part()
         if hook_event.sample >= recorder.storage_log.over_at
     ]
-    hook_events, together = one_loop(told)
+    hook_events, together = one_loop(recorded)
     if hook_events is None:
         recorder.note(trained_together(together, recorder.hook_events.names()))
         recorder.facts["threads"] = len(together)

@@ -240,8 +240,8 @@ def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadin
     when = np.unique(np.concatenate([t_ns[counter_samples], whole[:, 0]]))
     at = np.searchsorted(t_ns, when, side="right") - 1
     row = np.searchsorted(whole[:, 0], when, side="right") - 1
-    said = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
-    files, shm, cache = said.T
+    host_parts = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
+    files, shm, cache = host_parts.T
     return MachineReadings(
         t_ns=when,
         tensors=tensors[np.maximum(at, 0)] if len(tensors) else np.zeros(len(when), np.int64),

@@ -148,7 +148,7 @@ class LocalNames:
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], TrackedObject | None] = {}
         self._has: dict[str, TrackedObject] = {}
-        self._told: dict[str, str] = {}  # path to the function that uses it
+        self._functions: dict[str, str] = {}  # path to the function that uses it
 
     def set_name(self, way: str, known: TrackedObject, where: str = "") -> None:
         """Register a name of an object in a running function.
@@ -170,7 +170,7 @@ class LocalNames:
         self._of[where, way] = known  # the previous object, such as an earlier fold's net, is freed
         if self._has_better(known, way, where):
             return
-        self._told[way] = where
+        self._functions[way] = where
         other = self._has.get(way)
         if other is not None and other is not known and other.local == way:
             other.local = None
@@ -186,7 +186,7 @@ class LocalNames:
         if before is None or self._has.get(before) is not known:
             return False
         one, other = _private(before), _private(way)
-        if self._told.get(before) == where and one == other:
+        if self._functions.get(before) == where and one == other:
             one, other = before.count("."), way.count(".")
         return one < other
 

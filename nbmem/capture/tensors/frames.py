@@ -90,7 +90,7 @@ def traceback_variables(error: BaseException | None) -> list[tuple[str, Mapping[
 
 
 def report_modules(
-    functions: Sequence[tuple[str, Mapping[str, Any]]], told: Callable[[str, Any], None]
+    functions: Sequence[tuple[str, Mapping[str, Any]]], report: Callable[[str, Any], None]
 ) -> None:
     """Report every module that functions' variables lead to.
 
@@ -99,13 +99,13 @@ def report_modules(
     shares = Budget().shares(len(functions))
     for (where, local), share in zip(functions, shares, strict=True):
         named = [(f"{LOCAL}{name}", value) for name, value in local.items()]
-        for _ in reachable_tensors(named, share, module=partial(with_place, told, where)):
+        for _ in reachable_tensors(named, share, module=partial(with_place, report, where)):
             pass
 
 
-def with_place(told: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
+def with_place(report: Callable[[str, Any], None], where: str, way: str, module: Any) -> None:
     """Report a module with the function whose variable led to it."""
-    told(f"{way}{where}", module)
+    report(f"{way}{where}", module)
 
 
 def _outwards() -> Iterator[FrameType]:

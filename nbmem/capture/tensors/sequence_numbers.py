@@ -31,8 +31,8 @@ def next_number(torch: Any) -> int | None:
 
     None if torch does not expose it.
     """
-    told = getattr(torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001
-    return None if told is None else int(told())
+    read_next = getattr(torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001
+    return None if read_next is None else int(read_next())
 
 
 class SequenceNumbers:

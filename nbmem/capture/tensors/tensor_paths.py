@@ -98,9 +98,9 @@ def reachable_tensors(
             inside = _items(name, value, budget)
             if inside is None:
                 inside = _attributes(name, value, members)
-                told = module if is_module(value) else met
-                if told is not None:
-                    told(name, value)
+                report = module if is_module(value) else met
+                if report is not None:
+                    report(name, value)
             queue.extend((path, inner, depth + 1) for path, inner in inside)
 
 

@@ -162,8 +162,8 @@ class Fields:
 
     def _refuse(self, name: str) -> NoReturn:
         value = self._raw.get(name)
-        told = "nothing" if name not in self._raw else _described(value)
-        raise FileFormatError(f"{self._what} has {told} for its {name}")
+        received = "nothing" if name not in self._raw else _described(value)
+        raise FileFormatError(f"{self._what} has {received} for its {name}")
 
 
 def _described(value: Any) -> str:

@@ -43,11 +43,11 @@ def status_folder() -> Path | None:
     return place if mine and closed and place.is_dir() and not place.is_symlink() else None
 
 
-def write_status(told: KernelStatus, *, began: float) -> None:
+def write_status(status: KernelStatus, *, began: float) -> None:
     """Write this process's status file, if that is possible.
 
     Args:
-        told: The status.
+        status: The status.
         began: When the process began, seconds since the epoch.
     """
     place = status_folder()
@@ -56,10 +56,10 @@ def write_status(told: KernelStatus, *, began: float) -> None:
     form = {
         "pid": os.getpid(),
         "began": began,
-        "cell": told.cell,
-        "held": told.held,
-        "allocated": told.allocated,
-        "reserved": told.reserved,
+        "cell": status.cell,
+        "held": status.held,
+        "allocated": status.allocated,
+        "reserved": status.reserved,
     }
     partial = place / f".{os.getpid()}.part"
     with contextlib.suppress(OSError):

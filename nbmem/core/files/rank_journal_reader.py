@@ -39,9 +39,9 @@ def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
         FileFormatError: It is no journal.
     """
     limits = limits or Limits()
-    told = _JournalLines(path, limits)
-    told.feed(read_content(path, limits))
-    return told.journal()
+    parsed = _JournalLines(path, limits)
+    parsed.feed(read_content(path, limits))
+    return parsed.journal()
 
 
 class JournalTail:
@@ -54,7 +54,7 @@ class JournalTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
-        self._told = _JournalLines(path, Limits())
+        self._parsed = _JournalLines(path, Limits())
 
     def latest(self) -> Journal | None:
         """Read the new lines; return the journal with its latest entry alone.
@@ -69,9 +69,9 @@ class JournalTail:
             file.seek(self._read)
             new = file.read(_AT_ONCE)
         self._read += len(new)
-        self._told.feed(new)
-        del self._told.entries[:-1]
-        return self._told.journal() if self._told.begun else None
+        self._parsed.feed(new)
+        del self._parsed.entries[:-1]
+        return self._parsed.journal() if self._parsed.begun else None
 
 
 class _JournalLines:

@@ -134,17 +134,17 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _within("collected.collection", trace.collected.collection, 0, count)
 
 
-def _frameworks(said: FrameworkReadings, names: int) -> None:
-    _within("owners.t_ns", said.t_ns, 0, LAST_NS)
-    _within("owners.owner", said.owner, 0, names - 1)
-    _within("owners.held", said.held, 0, MAX_BYTES)
-    _within("owners.used", said.used, NOT_KNOWN, MAX_BYTES)
-    _within("owners.managed", said.managed, 0, MAX_BYTES)
-    if (said.used > said.held).any():
+def _frameworks(readings: FrameworkReadings, names: int) -> None:
+    _within("owners.t_ns", readings.t_ns, 0, LAST_NS)
+    _within("owners.owner", readings.owner, 0, names - 1)
+    _within("owners.held", readings.held, 0, MAX_BYTES)
+    _within("owners.used", readings.used, NOT_KNOWN, MAX_BYTES)
+    _within("owners.managed", readings.managed, 0, MAX_BYTES)
+    if (readings.used > readings.held).any():
         _refuse("an owner of memory uses more than it holds")
-    if (np.diff(said.t_ns) < 0).any():
+    if (np.diff(readings.t_ns) < 0).any():
         _refuse("the readings of its owners of memory are not in the order of time")
-    if len(np.unique(said.owner)) > MAX_OWNERS:
+    if len(np.unique(readings.owner)) > MAX_OWNERS:
         _refuse(f"more than {MAX_OWNERS} owners hold memory of a card")
 
 

@@ -195,8 +195,8 @@ class _TextCleaner:
             if len(word) >= _SHORTEST_NAME and word.lower() not in _GENERIC_NAMES
         }
         longest = sorted(telling, key=len, reverse=True)
-        said = "|".join(map(re.escape, longest)) or r"(?!)"
-        self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{said})(?![A-Za-z0-9])", re.IGNORECASE)
+        pattern = "|".join(map(re.escape, longest)) or r"(?!)"
+        self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", re.IGNORECASE)
         # A key of a dictionary may begin with a slash, so a name's path must begin with a known
         # folder.
         firsts = {

@@ -115,8 +115,8 @@ def numbers_text(numbers: Sequence[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    told = ", ".join(_run_text(first, last) for first, last in runs)
-    return f"rank{'s' * (len(numbers) != 1)} {told}"
+    ranges = ", ".join(_run_text(first, last) for first, last in runs)
+    return f"rank{'s' * (len(numbers) != 1)} {ranges}"
 
 
 def _run_text(first: int, last: int) -> str:

@@ -102,16 +102,16 @@ def _kinds(stacks: Sequence[Stack]) -> list[str]:
     Each frame is examined once, even if many stacks share it.
     """
     frames = {id(frame): frame for stack in stacks for frame in stack}
-    told = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
+    known = {key: kind for key, frame in frames.items() if (kind := _kind(frame)) is not _OTHER}
     starts = {key for key, frame in frames.items() if frame.function.startswith(_STARTS)}
     kinds = []
     for stack in stacks:
-        said = [told[id(frame)] for frame in stack if id(frame) in told]
+        kinds_of_stack = [known[id(frame)] for frame in stack if id(frame) in known]
         in_engine = not stack or (bool(starts) and id(stack[-1]) not in starts)
-        if in_engine or "backward" in said:
+        if in_engine or "backward" in kinds_of_stack:
             kinds.append("backward")
         else:
-            kinds.append(said[0] if said else _OTHER)
+            kinds.append(kinds_of_stack[0] if kinds_of_stack else _OTHER)
     return kinds
 
 

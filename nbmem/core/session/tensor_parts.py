@@ -59,8 +59,8 @@ def quantized(part: str, bits: int) -> str:
 def meaning_of(name: str) -> str:
     """Return what a part includes."""
     word, _, bits = name.rpartition(" ") if name.endswith("-bit") else (name, "", "")
-    told = MEANINGS.get(word, "weights")
-    return f"{told}, quantized to {bits.removesuffix('-bit')} bits" if bits else told
+    meaning = MEANINGS.get(word, "weights")
+    return f"{meaning}, quantized to {bits.removesuffix('-bit')} bits" if bits else meaning
 
 
 def parts_fact(parts: Mapping[int, str]) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def _free(pid: int) -> int:
     from nbmem.views.gpu_processes import describe_process
 
     found, kernel = _own_kernel(pid, "ask it")
-    if found.told is None or kernel.busy:
+    if found.status is None or kernel.busy:
         why = (
             "runs a cell just now" if kernel.busy else "has no nbmem in it that says what it holds"
         )

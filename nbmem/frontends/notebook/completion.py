@@ -230,14 +230,14 @@ class Inspection:
 
     @shell_entry("say what this holds on the card", otherwise=_unchanged)
     def _with_line(self, bundle: Any, name: str) -> Any:
-        told = self._bytes(name)
-        if told is None or not isinstance(bundle, dict):
+        size = self._bytes(name)
+        if size is None or not isinstance(bundle, dict):
             return bundle
         changed = dict(bundle)
         if isinstance(text := bundle.get("text/plain"), str):
-            changed["text/plain"] = f"{_LABEL:<13}{told}\n{text}"
+            changed["text/plain"] = f"{_LABEL:<13}{size}\n{text}"
         if html := bundle.get("text/html"):
-            changed["text/html"] = f"<p>{_LABEL} {escape(told)}</p>{html}"
+            changed["text/html"] = f"<p>{_LABEL} {escape(size)}</p>{html}"
         return changed
 
     def _bytes(self, name: str) -> str | None:

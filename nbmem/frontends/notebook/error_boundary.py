@@ -97,5 +97,5 @@ def shell_entry(
     def interrupted() -> None:  # IPython would print it as a callback's fault
         notify(f"interrupted before it could {doing}.")
 
-    told = None if in_cell else interrupted
-    return entry(doing, otherwise=otherwise, on_fault=on_fault, interrupted=told)
+    on_interrupt = None if in_cell else interrupted
+    return entry(doing, otherwise=otherwise, on_fault=on_fault, interrupted=on_interrupt)

@@ -27,7 +27,7 @@ class KernelStatusWriter:
     def __init__(self, shell: Any, tracer: Tracer) -> None:
         self._shell = shell
         self._tracer = tracer
-        self._said: KernelStatus | None = None
+        self._latest: KernelStatus | None = None
         self._of: Trace | None = None
         self._held: tuple[tuple[str, int], ...] = ()
 
@@ -39,9 +39,9 @@ class KernelStatusWriter:
 
     def close(self) -> None:
         """Remove the status file."""
-        if self._said is not None:
+        if self._latest is not None:
             _remove_status()
-            self._said = None
+            self._latest = None
 
     def _write(self) -> None:
         from nbmem.capture import torch_cuda
@@ -49,22 +49,22 @@ class KernelStatusWriter:
         read = [torch_cuda.read_counters(index) for index in range(torch_cuda.device_count())]
         counters = [one for one in read if one is not None]
         reserved = sum(one.reserved for one in counters)
-        if not reserved and self._said is None:
+        if not reserved and self._latest is None:
             return
         import psutil
 
         from nbmem.core.files.kernel_status import write_status
         from nbmem.core.gpu_processes import KernelStatus
 
-        told = KernelStatus(
+        status = KernelStatus(
             cell=f"In [{self._shell.execution_count - 1}]",
             held=self._last_held(),
             allocated=sum(one.allocated for one in counters),
             reserved=reserved,
         )
         _at_exit()
-        self._said = told
-        write_status(told, began=psutil.Process().create_time())
+        self._latest = status
+        write_status(status, began=psutil.Process().create_time())
 
     def _last_held(self) -> tuple[tuple[str, int], ...]:
         """Return what the last traced cell left on its card, by category.

@@ -65,5 +65,5 @@ def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
 
     The labels are the report's. Empty for a card.
     """
-    said = ((key, getattr(machine, key, None)) for key in PARTS)
-    return tuple((key, HOST_PARTS[key][0], size) for key, size in said if size)
+    sizes = ((key, getattr(machine, key, None)) for key in PARTS)
+    return tuple((key, HOST_PARTS[key][0], size) for key, size in sizes if size)

@@ -69,24 +69,24 @@ class HostReader:
             self._card = _is_a_card_here()
         if self._card:
             return None
-        told = self._host.read(None, 0, whole=True)
-        if told.process is None:
+        reading = self._host.read(None, 0, whole=True)
+        if reading.process is None:
             return None
-        total, files = total_bytes(), _at_most(told.files, told.process)
-        shared = _at_most(told.shared, told.process - (files or 0))
-        self._peak = max(self._peak, told.process)
+        total, files = total_bytes(), _at_most(reading.files, reading.process)
+        shared = _at_most(reading.shared, reading.process - (files or 0))
+        self._peak = max(self._peak, reading.process)
         # The kernel's own peak is of the process: it is this cell's if the cell raised it.
         highest = highest_resident_bytes()
         raised = None not in {highest, self._highest_before} and highest != self._highest_before
         return HostSample(
             total=total,
-            process=told.process,
+            process=reading.process,
             peak=max(self._peak, highest or 0) if raised else self._peak,
             peak_exact=raised,
-            free=None if told.used is None else total - told.used,
-            by_category=by_category(progress, HOST_DEVICE, told.process) if progress else (),
+            free=None if reading.used is None else total - reading.used,
+            by_category=by_category(progress, HOST_DEVICE, reading.process) if progress else (),
             parts=parts_of(
-                MachineParts(tensors=None, files=files, shared=shared, cache=told.cache)
+                MachineParts(tensors=None, files=files, shared=shared, cache=reading.cache)
             ),
         )
 

@@ -112,8 +112,8 @@ def _charged(card_ledger: CardLedger, source: Source) -> Ints:
     # The engine's: in a backward, without a line, and from no Python thread.
     engines = in_backward & (charged == 0) & ~programs[a.stack]
     # The last caller of the engine, unless another stack of a program comes in between.
-    told = np.where(programs[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
-    last = np.maximum.accumulate(told) if len(told) else told
+    programs_own = np.where(programs[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
+    last = np.maximum.accumulate(programs_own) if len(programs_own) else programs_own
     caller = np.where((last >= 0) & calls[a.stack[last]], charged[last], 0)
     charged = np.where(engines & (caller > 0), caller, charged)
     unknown = np.where(engines, _BACKWARD, _OTHERS)

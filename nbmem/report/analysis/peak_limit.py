@@ -57,8 +57,8 @@ def over_limit(  # noqa: PLR0913 - each is an option of assert_peak's
             else:
                 peak = int(getattr(card_ledger, which)[position])
             if peak > limit:
-                said = _sentences(card_ledger, position, what, which, peak, limit)
-                return said + _before(card_ledger, which, first)
+                sentences = _sentences(card_ledger, position, what, which, peak, limit)
+                return sentences + _before(card_ledger, which, first)
     return None
 
 

@@ -61,10 +61,12 @@ def refused_of(session: Session, device: int) -> FailedRequests:
     """Return the failed requests of a card, by its index in the session."""
     trace = session.devices[device]
     rows = np.flatnonzero(trace.events.action == Action.OOM).tolist()
-    told = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
-    known = told[-len(rows) :]
+    observed = [refusal for refusal in session.refusals if refusal.device == trace.info.index]
+    known = observed[-len(rows) :]
     seen = dict(zip(rows, [*[None] * (len(rows) - len(known)), *known], strict=False))
-    return FailedRequests(seen, _passed_over(session, trace.events, seen), len(told) > len(rows))
+    return FailedRequests(
+        seen, _passed_over(session, trace.events, seen), len(observed) > len(rows)
+    )
 
 
 def _passed_over(

@@ -44,8 +44,8 @@ def select_outliving_results(
     lives = allocations.freed >= events
     outlives = mine & (end <= events) & ((allocations.freed > end) | lives)
     open_end = mine & (end > events) & lives
-    told = mine & ~open_end
+    decided = mine & ~open_end
     votes = np.zeros(len(standing), np.int64)
-    np.add.at(votes, standing[told], np.where(outlives[told], 1, -1))
+    np.add.at(votes, standing[decided], np.where(outlives[decided], 1, -1))
     found: Mask = outlives | (open_end & (votes[standing] > 0))
     return found

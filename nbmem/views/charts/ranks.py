@@ -36,8 +36,10 @@ def ranks_chart(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
     parts: list[Markup] = []
     for number, (name, row) in enumerate(shown):
         parts += _bar(name, row, _ROW * number + 3, scale)
-    told = ", ".join(f"{name}: {format_bytes(_reserved(row))}" for name, row in shown)
-    return picture(parts, bottom=_ROW * len(shown) + 4, alt=f"Reserved at each rank's peak: {told}")
+    peaks = ", ".join(f"{name}: {format_bytes(_reserved(row))}" for name, row in shown)
+    return picture(
+        parts, bottom=_ROW * len(shown) + 4, alt=f"Reserved at each rank's peak: {peaks}"
+    )
 
 
 def _reserved(row: RankRow) -> int:

@@ -45,12 +45,12 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
         left, top = across * (_WIDE + _GAP), down * (_HIGH + _NAME + _GAP) + _NAME
         field = Field(left, top, left + _WIDE, top + _HIGH, most)
         parts += _one(name, row, timeline, field)
-    told = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
+    peaks = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
     rows = -(-len(drawn) // _ACROSS)
     return picture(
         parts,
         bottom=rows * (_HIGH + _NAME + _GAP),
-        alt=f"What each rank held over its run, on one scale. {told}",
+        alt=f"What each rank held over its run, on one scale. {peaks}",
     )
 
 

@@ -288,13 +288,13 @@ def tips_data(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
     `try` is the rule by which `%nbmem try` finds the tip: the first of each that can be tried.
     """
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for finding in findings:
-        first = all(finding.rule != one["rule"] for one in told)
-        told.append(
+        first = all(finding.rule != one["rule"] for one in entries)
+        entries.append(
             _tip(finding) | {"try": finding.rule if first and can_be_tried(finding) else None}
         )
-    return told
+    return entries
 
 
 def _tip(finding: Finding) -> dict[str, Any]:

@@ -28,10 +28,14 @@ def write(report: Report, path: Path) -> None:
 
 def explorer_page(report: Report) -> str:
     """Return the page: the out-of-memory explanation and the explorer."""
-    why, told = Markup(""), without_ooms(report)
+    why, shortened = Markup(""), without_ooms(report)
     if report.ooms:
         error = report.error if ended_by_oom(report) else None
         card = oom_data(report.ooms, error)
         why = interactive_report(render_oom_html(report.ooms), card, OOM_MIME)
-    body = why + interactive_report(render_html(told), explorer_output(told)) + explorer_script()
+    body = (
+        why
+        + interactive_report(render_html(shortened), explorer_output(shortened))
+        + explorer_script()
+    )
     return page(one_line(report.title) or "untitled", body, policy=OFFLINE)

@@ -32,10 +32,10 @@ def write(card_ledger: CardLedger, path: Path) -> None:
 
     Other cards are empty in it.
     """
-    ordinal, told = card_ledger.trace.info.index, _EventLabels(card_ledger)
+    ordinal, labels = card_ledger.trace.info.index, _EventLabels(card_ledger)
     snapshot = {
-        "segments": list(_segments(card_ledger, told)),
-        "device_traces": [*([] for _ in range(ordinal)), list(_events(card_ledger, told))],
+        "segments": list(_segments(card_ledger, labels)),
+        "device_traces": [*([] for _ in range(ordinal)), list(_events(card_ledger, labels))],
         "allocator_settings": dict(card_ledger.trace.settings),
         "external_annotations": _annotations(card_ledger),
     }
@@ -81,14 +81,14 @@ class _EventLabels:
         return [{"name": f.function, "filename": f.file, "line": f.line} for f in frames]
 
 
-def _events(card_ledger: CardLedger, told: _EventLabels) -> Iterator[dict[str, Any]]:
+def _events(card_ledger: CardLedger, labels: _EventLabels) -> Iterator[dict[str, Any]]:
     events, a = card_ledger.trace.events, card_ledger.allocations
     row_of = {int(a.allocated_at[row]): row for row in np.flatnonzero(a.allocated_at >= 0).tolist()}
     unknown = Category.UNKNOWN.label
     for at in range(len(events)):
         action, row = Action(int(events.action[at])), row_of.get(at)
         where = "device_free" if action is Action.OOM else "addr"
-        place = told.places[at]
+        place = labels.places[at]
         yield {
             "action": action.name.lower(),
             where: int(events.addr[at]),
@@ -96,9 +96,9 @@ def _events(card_ledger: CardLedger, told: _EventLabels) -> Iterator[dict[str, A
             "stream": int(events.stream[at]),
             "time_us": int(events.t_ns[at]) // 1000,
             "compile_context": "N/A",
-            "user_metadata": place if row is None else f"{place} | {told.what(row)}",
-            "category": unknown if row is None else told.category(row),
-            "frames": told.stack(int(events.stack[at])) if row is None else told.frames(row),
+            "user_metadata": place if row is None else f"{place} | {labels.what(row)}",
+            "category": unknown if row is None else labels.category(row),
+            "frames": labels.stack(int(events.stack[at])) if row is None else labels.frames(row),
         }
 
 
@@ -112,12 +112,12 @@ def _annotations(card_ledger: CardLedger) -> list[dict[str, Any]]:
     return sorted(found, key=lambda note: int(str(note["time_us"])))
 
 
-def _segments(card_ledger: CardLedger, told: _EventLabels) -> Iterator[dict[str, Any]]:
+def _segments(card_ledger: CardLedger, labels: _EventLabels) -> Iterator[dict[str, Any]]:
     layout, live = card_ledger.trace.end, card_ledger.live(card_ledger.events)
     row_at = dict(zip(card_ledger.allocations.addr[live].tolist(), live.tolist(), strict=True))
 
     def frames(block: int) -> list[dict[str, Any]]:
         row = row_at.get(int(layout.blocks.addr[block]))
-        return told.stack(int(layout.blocks.stack[block])) if row is None else told.frames(row)
+        return labels.stack(int(layout.blocks.stack[block])) if row is None else labels.frames(row)
 
     return listed_segments(layout, card_ledger.trace.info.index, frames, pool_id)

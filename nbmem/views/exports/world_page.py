@@ -70,5 +70,5 @@ def _left_out(rows: Sequence[RankRow]) -> list[Markup]:
     if not rows:
         return []
     numbers = numbers_text([row.rank.number for row in rows])
-    told = f"Lower peaks, not in this page: {numbers} (nbmem report FOLDER --rank N)."
-    return [element("div", told, style=style.ABOUT)]
+    sentence = f"Lower peaks, not in this page: {numbers} (nbmem report FOLDER --rank N)."
+    return [element("div", sentence, style=style.ABOUT)]

@@ -26,9 +26,9 @@ def switch_card(notebook: Notebook, name: str) -> str:
 
     if name.lower() != "off":
         return notebook.tracer.use_card(name)
-    told = device_selection.stop_virtual(notebook.shell.user_ns)
+    text = device_selection.stop_virtual(notebook.shell.user_ns)
     notebook.tracer.activated = False
-    return told
+    return text
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +43,14 @@ def _run(notebook: Notebook, argument: str) -> None:
     options = parser_of("%nbmem gpu", _add).read(argument)
     name = " ".join(options.name)
     if options.ranks is not None:
-        told = notebook.tracer.use_world(
+        text = notebook.tracer.use_world(
             name or device_selection.AUTO, options.ranks, options.rank or 0
         )
     elif options.rank is not None:
         raise UsageError("--rank says which of --ranks: %nbmem gpu H100 --ranks 64 --rank 37.")
     else:
-        told = switch_card(notebook, name) if name else device_selection.table()
-    show_bundle(text_bundle(told))
+        text = switch_card(notebook, name) if name else device_selection.table()
+    show_bundle(text_bundle(text))
 
 
 COMMAND = MagicCommand(

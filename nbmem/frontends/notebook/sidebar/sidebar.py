@@ -229,8 +229,8 @@ class NotebookActions:
 
         done = perform(command)
         self._notebook.tracer.freed.extend(done)
-        told = " ".join(sentence for freed in done for sentence in sentences(freed))
-        return told, sum(freed.measured for freed in done)
+        message = " ".join(sentence for freed in done for sentence in sentences(freed))
+        return message, sum(freed.measured for freed in done)
 
     def mute(self, rule: str, *, muted: bool) -> str:
         """Mute or unmute a rule; return the message."""

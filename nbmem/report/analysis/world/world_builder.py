@@ -134,23 +134,25 @@ def _one_each(rows: Sequence[RankRow], notes: list[str]) -> list[RankRow]:
 
 def _size(rows: Sequence[RankRow], notes: list[str]) -> int:
     """Return the number of ranks that most of them report."""
-    said = Counter(row.rank.world for row in rows)
-    size = said.most_common(1)[0][0]
-    if len(said) > 1:
-        told = ", ".join(f"{world} ({count})" for world, count in said.most_common())
-        notes.append(f"The ranks do not agree on how many they are: {told} say so. Taken: {size}.")
+    values = Counter(row.rank.world for row in rows)
+    size = values.most_common(1)[0][0]
+    if len(values) > 1:
+        listed = ", ".join(f"{world} ({count})" for world, count in values.most_common())
+        notes.append(
+            f"The ranks do not agree on how many they are: {listed} say so. Taken: {size}."
+        )
     return max(size, rows[-1].rank.number + 1)
 
 
 def _versions(rows: Sequence[RankRow]) -> list[str]:
-    said: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     for row in rows:
         if row.device is not None:
-            said.setdefault(row.device.torch, []).append(row.rank.number)
-    if len(said) < 2:
+            values.setdefault(row.device.torch, []).append(row.rank.number)
+    if len(values) < 2:
         return []
-    told = ", ".join(f"{torch} ({numbers_text(numbers)})" for torch, numbers in said.items())
-    return [f"The ranks ran different versions of torch: {told}. Their figures may differ by it."]
+    listed = ", ".join(f"{torch} ({numbers_text(numbers)})" for torch, numbers in values.items())
+    return [f"The ranks ran different versions of torch: {listed}. Their figures may differ by it."]
 
 
 def _held(row: RankRow, t_ns: int, limits: Limits | None) -> RankAtFailure:

@@ -54,8 +54,8 @@ def repeated_loop(case: FailedRequest) -> Continuation | None:
         return None
     last = len(asked.row) - 1
     found = continued(case, asked, SamePlace(last - period, (REPEATED - 1) * period - 1), 0)
-    told = found.slope and all(_is_element(case.card_ledger, row) for row in found.grown)
-    return replace(found, loop=True) if told else None
+    grows = found.slope and all(_is_element(case.card_ledger, row) for row in found.grown)
+    return replace(found, loop=True) if grows else None
 
 
 def _is_element(card_ledger: CardLedger, row: int) -> bool:
