@@ -159,10 +159,10 @@ class CachingAllocator(Heap):
         # Counters: sums go up, peaks follow.
         side.bytes_up = used = side.bytes_up + rounded
         side.count_up = count = side.count_up + 1
-        side.requested_up = asked = side.requested_up + size
+        side.requested_up = requested_bytes = side.requested_up + size
         used -= side.bytes_down
         count -= side.count_down
-        asked -= side.requested_down
+        requested_bytes -= side.requested_down
         other = side.other
         total = self._total
         if used > side.bytes_peak:
@@ -175,11 +175,11 @@ class CachingAllocator(Heap):
         count += other.count_up - other.count_down
         if count > total.count_peak:
             total.count_peak = count
-        if asked > side.requested_peak:
-            side.requested_peak = asked
-        asked += other.requested_up - other.requested_down
-        if asked > total.requested_peak:
-            total.requested_peak = asked
+        if requested_bytes > side.requested_peak:
+            side.requested_peak = requested_bytes
+        requested_bytes += other.requested_up - other.requested_down
+        if requested_bytes > total.requested_peak:
+            total.requested_peak = requested_bytes
         if self._watch:
             self._watch_allocation(block)
         if self.emit is not None:

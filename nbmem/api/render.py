@@ -198,8 +198,8 @@ def _card(session: Session, device: int | None) -> int:
     """
     from nbmem.core.session.cards import fullest
 
-    asked = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
-    return asked[0] if asked else fullest(session.devices)
+    matching = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
+    return matching[0] if matching else fullest(session.devices)
 
 
 def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:

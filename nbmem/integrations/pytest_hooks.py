@@ -38,12 +38,12 @@ class Limit(NamedTuple):
     Attributes:
         size: Bytes.
         which: The figure that is compared with it.
-        asked: Whether the test has its own marker, and so must not pass without a card.
+        explicit: Whether the test has its own marker, and so must not pass without a card.
     """
 
     size: int
     which: Figure
-    asked: bool
+    explicit: bool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -99,7 +99,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     limit = _limit_of(item)
     if limit is None:
         return (yield)
-    if not limit.asked and "torch" not in sys.modules:
+    if not limit.explicit and "torch" not in sys.modules:
         result = yield
         _hold_counters(item, limit)
         return result
@@ -128,12 +128,12 @@ def _limit_of(item: pytest.Item) -> Limit | None:
     if marker is not None:
         return _limit_of_marker(*marker.args, **marker.kwargs)
     size = item.config.getoption("--nbmem-max-peak")
-    return None if size is None else Limit(_size(size), "allocated", asked=False)
+    return None if size is None else Limit(_size(size), "allocated", explicit=False)
 
 
 def _limit_of_marker(limit: int | str, which: Figure = "allocated") -> Limit:
     """Return the limit that a marker's arguments give."""
-    return Limit(_size(limit), which, asked=True)
+    return Limit(_size(limit), which, explicit=True)
 
 
 def _size(limit: int | str) -> int:
@@ -163,7 +163,7 @@ def _hold(item: pytest.Item, trace: Trace, limit: Limit) -> None:
     from nbmem.core.errors import UsageError
 
     session = trace.session
-    if not limit.asked and session is not None and not session.devices:
+    if not limit.explicit and session is not None and not session.devices:
         return  # the test used no card
     try:
         message = exceeded(trace, limit.size, which=limit.which)

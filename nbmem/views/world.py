@@ -191,20 +191,20 @@ def first_oom_table(world: WorldReport, width: int) -> str:
     out = world.first_out
     if out is None:
         return ""
-    asked = out.refusal
+    refusal = out.refusal
     table = [("When it ran out", "allocated", "reserved", "largest", "at")]
     table.append(
         (
             f"  rank {out.rank}",
-            format_bytes(asked.allocated),
-            format_bytes(asked.reserved),
-            f"{format_bytes(asked.free)} were free",
+            format_bytes(refusal.allocated),
+            format_bytes(refusal.reserved),
+            f"{format_bytes(refusal.free)} were free",
             "",
         )
     )
     for then in out.others[:MAX_ROWS]:
         place = report_sentences.phase_and_step(then.phase, then.step) or ""
-        before = "" if then.t_ns is None else _before(asked.t_ns - then.t_ns)
+        before = "" if then.t_ns is None else _before(refusal.t_ns - then.t_ns)
         table.append(
             (
                 f"  rank {then.rank}",

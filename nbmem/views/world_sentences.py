@@ -63,12 +63,12 @@ def verdict(world: WorldReport) -> str:
     """Return the main sentence of a world: the first OOM, or the peak."""
     out, top = world.first_out, world.highest
     if out is not None:
-        asked = out.refusal
-        layer = f" in {one_line(asked.layer)}" if asked.layer else ""
-        at = f", at {one_line(frame_line(asked.stack[0]))}" if asked.stack else ""
+        refusal = out.refusal
+        layer = f" in {one_line(refusal.layer)}" if refusal.layer else ""
+        at = f", at {one_line(frame_line(refusal.stack[0]))}" if refusal.stack else ""
         return (
             f"Rank {out.rank} of {world.size} ran out of memory first{layer}{at}: it asked for "
-            f"{format_bytes(asked.wanted)}, and {format_bytes(asked.free)} were free"
+            f"{format_bytes(refusal.wanted)}, and {format_bytes(refusal.free)} were free"
         )
     if top is None or top.device is None:
         return f"{world.size} ranks, and none of them used a card"

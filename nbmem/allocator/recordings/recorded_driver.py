@@ -73,8 +73,8 @@ class RecordedDriver:
         if self.due and self.due[0][0] is action:
             _, addr, recorded = self.due[0]
             if recorded != size:
-                asked = describe((action, addr, size))
-                raise Divergence(describe(self.due[0]), asked, after_refusal=self.refused)
+                simulated = describe((action, addr, size))
+                raise Divergence(describe(self.due[0]), simulated, after_refusal=self.refused)
             self.due.popleft()
             return addr
         if self.fails or (self.due and self.due[0][0] in GIVES_BACK):

@@ -130,8 +130,8 @@ def _run() -> str | None:
 
     If an elastic agent restarts it, the identifier changes.
     """
-    asked = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
-    found = [os.environ[name] for name in asked if os.environ.get(name)]
+    variables = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+    found = [os.environ[name] for name in variables if os.environ.get(name)]
     return " ".join(found) or None
 
 

@@ -45,8 +45,8 @@ class FrameworkQueries:
 
         Frameworks that hold nothing are omitted.
         """
-        asked = [owner for owner in self._owners if owner.name not in _hung]
-        shares = (self._query(owner, device) for owner in asked)
+        responsive = [owner for owner in self._owners if owner.name not in _hung]
+        shares = (self._query(owner, device) for owner in responsive)
         return tuple(share for share in shares if share is not None)
 
     def read_in_time(self, device: int) -> tuple[Share, ...]:

@@ -54,12 +54,12 @@ class HeapPaths:
         onward, objects = self._onward, self._objects
         into = yield from self._inward()
         read: set[int] = set()
-        asked: Counter[int] = Counter()
+        tries: Counter[int] = Counter()
         level = list(self._targets)
         while level:
             for index, keys in self._unread(level, into, read).items():
-                asked[index] += 1
-                if asked[index] > TRIES or self._reach.refers_to_any(index, keys):
+                tries[index] += 1
+                if tries[index] > TRIES or self._reach.refers_to_any(index, keys):
                     read.add(index)
                     yield from self._read(index)
                 yield

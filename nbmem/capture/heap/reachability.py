@@ -149,10 +149,10 @@ class ForwardWalk:
 
     # --- one step
 
-    def _adapt(self, asked: int, found: int) -> None:
+    def _adapt(self, queried: int, found: int) -> None:
         """Set how many objects a step reads, by how many references they have."""
         if found > AT_ONCE:
-            self._take = max(1, asked * AT_ONCE // (2 * found))
+            self._take = max(1, queried * AT_ONCE // (2 * found))
         elif self._take < PIECE:
             self._take = min(PIECE, 4 * self._take)
 

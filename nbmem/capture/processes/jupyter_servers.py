@@ -132,13 +132,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _request(server: Server, path: str, method: str = "GET", limit_s: float = TIMEOUT_S) -> bytes:
-    asked = urllib.request.Request(  # noqa: S310 - http or https, to this machine
+    request = urllib.request.Request(  # noqa: S310 - http or https, to this machine
         server.url.rstrip("/") + "/" + path,
         method=method,
         headers={"Authorization": f"token {server.token}"} if server.token else {},
     )
     no_proxy = urllib.request.ProxyHandler({})
     opener = urllib.request.build_opener(no_proxy, _NoRedirects())
-    with opener.open(asked, timeout=limit_s) as answer:
+    with opener.open(request, timeout=limit_s) as answer:
         read: bytes = answer.read(_MAX_BYTES)
     return read

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.record.tensor_label_rows import Batch
-from nbmem.capture.record.weight_changes import ASKED
+from nbmem.capture.record.weight_changes import SAMPLED
 from nbmem.capture.tensors import tensors
 from nbmem.capture.tensors.gradient_refresh import gradient_reader
 from nbmem.capture.tensors.tensor_storages import form_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.tracked_objects import Parameter
 
 
-MAX_ASKED = 256
+MAX_SAMPLED = 256
 """Parameters of an idle model that are checked for a gradient after each backward."""
 
 
@@ -60,7 +60,7 @@ class GradientLog:
             A few of the parameters, which must not be retained.
         """
         found: list[tensors.ObservedStorage] = []
-        asked: list[Any] = []
+        checked: list[Any] = []
         again = gradient_reader()
         registered = self._owners.parameters
         for key in keys:
@@ -68,8 +68,8 @@ class GradientLog:
             parameter = None if known is None else known.ref()
             if known is None or parameter is None:
                 continue
-            if len(asked) < ASKED and tensors.requires_grad(parameter):
-                asked.append(parameter)
+            if len(checked) < SAMPLED and tensors.requires_grad(parameter):
+                checked.append(parameter)
             last = known.gradient
             seen = again(parameter, last) if again is not None and last is not None else None
             seen = seen or _observe_gradient(known, parameter)
@@ -79,7 +79,7 @@ class GradientLog:
         if len({seen.addr for seen in found}) < len(found):
             found = _named_after_all(found)
         self.last = self._rows.add(sample, found)
-        return asked
+        return checked
 
     def of_idle_models(
         self, called: Container[int], skipped: Sequence[set[int]], *, few: bool
@@ -97,8 +97,8 @@ class GradientLog:
                 continue
             with self._time_budget.spend("gradients of idle models") as granted:
                 keys = set(tree.places).difference(*skipped) if any(skipped) else tree.places
-                asked = islice(keys, 0, None, len(keys) // MAX_ASKED + 1)
-                if few and not (granted and tree.with_gradient(asked)):
+                checked = islice(keys, 0, None, len(keys) // MAX_SAMPLED + 1)
+                if few and not (granted and tree.with_gradient(checked)):
                     continue
                 for parameter in tree.all_with_gradient(keys):
                     if self._owners.owner_of(parameter) is not None:

@@ -157,7 +157,7 @@ class HookEventLog:
             failed: Whether an error ended the run. That may explain a missing backward, so such a
                 forward is omitted.
         """
-        logs = [loop.asked for loop in self._loops]
+        logs = [loop.used_forwards for loop in self._loops]
         return set().union(
             *(one.never for one in logs), *(one.waiting(failed=failed) for one in logs)
         )
@@ -250,7 +250,7 @@ class HookEventLog:
             sample = self._record(loop, kind, begins=True, key=loop.root, updated=updated)
             loop.graph_from = loop.called_at = sample
             if grad:
-                loop.asked.begins(sample, loop.root)
+                loop.used_forwards.begins(sample, loop.root)
             self._tensor_labels.begins(sample, module, loop)
             self._tensor_labels.caches(sample, caches)
 
@@ -280,7 +280,7 @@ class HookEventLog:
             loop.phase = loop.busy = "backward"
             loop.ahead, loop.waits_since = loop.is_ahead(), None
             sample = self._record(loop, "backward", begins=True, updated=updated)
-            loop.asked.backward(outputs)
+            loop.used_forwards.backward(outputs)
             forward = (loop.root, *self._counter_samples.growth(loop.graph_from, sample))
             self._tensor_labels.saved(sample, outputs, forward)
 

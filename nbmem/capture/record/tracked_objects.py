@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace
 
-ASKED = 8
+SAMPLED = 8
 """Number of parameters whose state is compared to detect a replaced optimizer state."""
 
 
@@ -382,9 +382,9 @@ def live_objects(known: dict[int, TrackedObject]) -> list[tuple[Any, TrackedObje
 def state_footprint(optimizer: Any) -> tuple[int, ...]:
     """Return a fingerprint of an optimizer's state.
 
-    It changes when the state grows or is replaced. The state of about ASKED parameters is read.
+    It changes when the state grows or is replaced. The state of about SAMPLED parameters is read.
     """
     found = modules.all_states(optimizer)
-    asked = found[:: max(1, len(found) // ASKED)]
-    states = [state for _, state in asked if issubclass(type(state), dict)]
+    sampled = found[:: max(1, len(found) // SAMPLED)]
+    states = [state for _, state in sampled if issubclass(type(state), dict)]
     return (len(found), *(id(kept) for state in states for _, kept in entries_of(state)))

@@ -43,7 +43,7 @@ class TrainingLoop:
         self.computed = False  # whether there are computed gradients
         self.ahead = False  # whether a pass has begun without an optimizer step
         self.weights = WeightWatch()  # as they were at the end of the last backward
-        self.asked = UsedForwards()  # which forwards a backward has used
+        self.used_forwards = UsedForwards()  # which forwards a backward has used
         self.inside = False  # whether the pass runs inside its optimizer's step
         self._nodes: int | None = None  # number of graph nodes created until its last event
 

@@ -74,15 +74,15 @@ class UsedForwards:
             return
         self._complete(number)
         row = tuple((one.root, one.end - one.first) for one in self._waiting)
-        asked = self._rows.get(row)
-        if asked is None:
-            asked = self._read(outputs)
+        indices = self._rows.get(row)
+        if indices is None:
+            indices = self._read(outputs)
             if len(self._rows) < MAX_ROWS:
-                self._rows[row] = asked
-        self._most = max(self._most, len(asked))
-        self._longest = max([self._longest, *(self._waiting[i].waited for i in asked)])
+                self._rows[row] = indices
+        self._most = max(self._most, len(indices))
+        self._longest = max([self._longest, *(self._waiting[i].waited for i in indices)])
         left = [
-            one for i, one in enumerate(self._waiting) if i not in asked and one.end > one.first
+            one for i, one in enumerate(self._waiting) if i not in indices and one.end > one.first
         ]
         for one in left:
             one.waited += 1

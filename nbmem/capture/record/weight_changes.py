@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Changes = tuple[int, int] | None
     """How often a tensor was changed directly and through its data; None if not counted."""
 
-ASKED = 8
+SAMPLED = 8
 """Weights that are checked, which takes a few microseconds."""
 
 

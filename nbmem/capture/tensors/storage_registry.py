@@ -103,7 +103,7 @@ class StorageRegistry:
         self._rows: dict[int, int] = {}  # by storage
         self._at: dict[int, int] = {}  # live rows by device and address
         self._sorted: list[int] = []
-        self._asked: dict[int, None] = {}  # rows whose tensor is unknown or freed
+        self._rows_to_check: dict[int, None] = {}  # rows whose tensor is unknown or freed
         self._guards: dict[int, _Guard] = {}
         self._unguarded: list[_Guard] = []  # guards whose tensors are freed
         self._all_due = 0.0
@@ -133,10 +133,12 @@ class StorageRegistry:
                 if row is not None:
                     self._moved(identity, row)
                 row = self._put(index, addr, size, storage)
-            asked = row is not None and row in self._asked and self._owner[row] == identity
-            if row is not None and asked and tensor is not None:
+            unconfirmed = (
+                row is not None and row in self._rows_to_check and self._owner[row] == identity
+            )
+            if row is not None and unconfirmed and tensor is not None:
                 self._guards[row] = _Guard(tensor, self._unguarded.append, row)
-                del self._asked[row]
+                del self._rows_to_check[row]
         return -1 - index, addr, size
 
     def register_tree(self, tree: ModuleTree) -> None:
@@ -230,7 +232,7 @@ class StorageRegistry:
         row = len(columns.addr)
         key = key_of(index, addr)
         self._at[key] = self._rows[identity] = row
-        self._asked[row] = None
+        self._rows_to_check[row] = None
         insort(self._sorted, key)
         self._refs.append(storage._weak_ref())  # noqa: SLF001
         self._lent.append(0)
@@ -279,14 +281,14 @@ class StorageRegistry:
                 guard = self._unguarded.pop()
                 if self._guards.get(guard.row) is guard:
                     del self._guards[guard.row]
-                    self._asked[guard.row] = None
+                    self._rows_to_check[guard.row] = None
             for one in [one for one in self._of_trees if one[0].ref() is None]:
                 self._of_trees.remove(one)
                 living = set(self._at.values())
-                self._asked.update(dict.fromkeys(row for row in one[1] if row in living))
+                self._rows_to_check.update(dict.fromkeys(row for row in one[1] if row in living))
             begun = CLOCK.perf_counter()
             if begun < self._all_due and len(self._at) > FEW:
-                self._check_rows(list(self._asked))
+                self._check_rows(list(self._rows_to_check))
                 return
             self._check_rows(list(self._at.values()))
             now = CLOCK.perf_counter()
@@ -325,7 +327,7 @@ class StorageRegistry:
         self._lent[row] = 0
         self._handed_on[row] = addr, size
         self._guards.pop(row, None)
-        self._asked[row] = None
+        self._rows_to_check[row] = None
 
     def _remove(self, row: int) -> None:
         met = self.columns
@@ -333,7 +335,7 @@ class StorageRegistry:
         self.live_bytes[met.device[row]] -= met.size[row]
         key = key_of(met.device[row], met.addr[row])
         del self._at[key], self._sorted[bisect_left(self._sorted, key)]
-        self._asked.pop(row, None)
+        self._rows_to_check.pop(row, None)
         self._guards.pop(row, None)
         self._release_row(row)
 
@@ -353,7 +355,7 @@ class StorageRegistry:
         with self._lock:
             for row in self._at.values():
                 self._release_row(row)
-            for kept in (self._at, self._asked, self._guards, self.trees):
+            for kept in (self._at, self._rows_to_check, self._guards, self.trees):
                 kept.clear()
             for some in (self._sorted, self._unguarded, self._of_trees):
                 some.clear()

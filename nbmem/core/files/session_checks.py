@@ -162,9 +162,9 @@ def _events(events: Events, stacks: int) -> None:
     _within("events.addr", events.addr, 0, _HIGHEST)
     _within("events.t_ns", events.t_ns, 0, LAST_NS)
     _within("events.stack", events.stack, -1, stacks - 1)
-    asked = events.action == Action.OOM  # a program may request any size
-    _within("events.size", events.size[asked], 0, _HIGHEST)
-    served = events.size[~asked]
+    is_oom = events.action == Action.OOM  # a program may request any size
+    _within("events.size", events.size[is_oom], 0, _HIGHEST)
+    served = events.size[~is_oom]
     _within("events.size", served, 0, MAX_BYTES)
     if served.sum(dtype=np.float64) > _SUM:
         _refuse("its events are of more bytes than can be added up")

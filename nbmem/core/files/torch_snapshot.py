@@ -210,9 +210,9 @@ def _layout(raw: Sequence[Mapping[str, Any]], stacks: Stacks) -> Layout:
             # Torch before 2.0 wrote no addresses: blocks follow each other.
             addr = _int("address", block.get("address", addr))
             size = _int("size", block["size"])
-            asked = _int("requested_size", block.get("requested_size", size))
+            requested = _int("requested_size", block.get("requested_size", size))
             state = STATES[block["state"]]
-            blocks.append((addr, size, asked, int(state), stacks.index_of(block.get("frames"))))
+            blocks.append((addr, size, requested, int(state), stacks.index_of(block.get("frames"))))
             addr += size
     seg = np.array(segments, np.int64).reshape(-1, 6).T
     blk = np.array(blocks, np.int64).reshape(-1, 5).T

@@ -1,7 +1,7 @@
 """Name allocations of compiled regions by their wrappers' buffers.
 
-The probes list what a region's forward and backward allocate, with the bytes, in the order of its
-wrapper (capture/graphs/compiled_regions.py). Names are given only if the whole list occurs in order among
+The probes list what a region's forward and backward allocate, in the order of its wrapper
+(capture/graphs/compiled_regions.py). Names are given only if the whole list occurs in order among
 the allocations of that time. Allocations between them are a kernel's workspace, or belong to code
 that is not compiled.
 """

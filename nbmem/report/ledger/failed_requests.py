@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
 
-_ASKED = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)
+_REQUESTS = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)
 """A program's requests to the allocator; the other actions are the allocator's responses."""
 _CONVOLVES = re.compile(r"^ConvolutionBackward|\((Lazy)?Conv(Transpose)?\dd\)$")
 
@@ -82,14 +82,14 @@ def _passed_over(
     convolution with smaller and smaller sizes looks the same. A request that ended the recording
     was not retried.
     """
-    asked = np.flatnonzero(np.isin(events.action, _ASKED)) if seen else np.zeros(0, np.int64)
+    requests = np.flatnonzero(np.isin(events.action, _REQUESTS)) if seen else np.zeros(0, np.int64)
     found: set[int] = set()
-    for first, behind in _rows(events, asked, seen):
-        row = asked[first:behind].tolist()
-        if not first or not _served(events, int(asked[first - 1])):
+    for first, behind in _rows(events, requests, seen):
+        row = requests[first:behind].tolist()
+        if not first or not _served(events, int(requests[first - 1])):
             continue
         sizes = set(events.size[row].tolist())
-        if _works(events, seen, row[-1], asked[behind : behind + 2].tolist()) or (
+        if _works(events, seen, row[-1], requests[behind : behind + 2].tolist()) or (
             len(sizes) > 1 and _convolves(seen[row[0]])
         ):
             found.update(row)
@@ -99,19 +99,19 @@ def _passed_over(
 
 
 def _rows(
-    events: Events, asked: NDArray[np.int64], seen: dict[int, Refusal | None]
+    events: Events, requests: NDArray[np.int64], seen: dict[int, Refusal | None]
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive failed requests from one place.
 
-    Each range is the index of its first request in `asked`, and the one after its last.
+    Each range is the index of its first request in `requests`, and the one after its last.
     """
-    failures = np.searchsorted(asked, [*seen]).tolist()
+    failures = np.searchsorted(requests, [*seen]).tolist()
     at = 0
     while at < len(failures):
         first, count = failures[at], 1
-        refusal = seen[int(asked[first])]
+        refusal = seen[int(requests[first])]
         while failures[at + count : at + count + 1] == [first + count] and _goes_on(
-            events, refusal, int(asked[first + count - 1]), int(asked[first + count])
+            events, refusal, int(requests[first + count - 1]), int(requests[first + count])
         ):
             count += 1
         yield first, first + count

@@ -76,8 +76,8 @@ def advise(
     found: list[tuple[_Place, Finding]] = []
     faults = Faults()  # a faulty rule must not stop the report or other tips
     for rule in RULES:
-        asked = partial(_run_rule, rule, evidence)
-        found.extend(faults.part(f"The tip {rule.name}", asked, []))
+        run = partial(_run_rule, rule, evidence)
+        found.extend(faults.part(f"The tip {rule.name}", run, []))
     found.sort(key=itemgetter(0))
     findings = tuple(finding for _, finding in found)
     if evidence.fact("notebook") is False:  # a script has no magics

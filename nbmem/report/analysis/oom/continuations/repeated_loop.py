@@ -46,14 +46,14 @@ def repeated_loop(case: FailedRequest) -> Continuation | None:
     """
     if case.refusal is None or case.refusal.layer is not None:
         return None
-    asked = requests_before(case)
-    if asked.phase[-1] not in PHASES:
+    requests = requests_before(case)
+    if requests.phase[-1] not in PHASES:
         return None
-    period = _period(asked)
+    period = _period(requests)
     if period is None:
         return None
-    last = len(asked.row) - 1
-    found = continued(case, asked, SamePlace(last - period, (REPEATED - 1) * period - 1), 0)
+    last = len(requests.row) - 1
+    found = continued(case, requests, SamePlace(last - period, (REPEATED - 1) * period - 1), 0)
     grows = found.slope and all(_is_element(case.card_ledger, row) for row in found.grown)
     return replace(found, loop=True) if grows else None
 
@@ -70,19 +70,19 @@ def _is_element(card_ledger: CardLedger, row: int) -> bool:
     return _ATTRIBUTE.search(without_shape(card_ledger.texts[name])) is None
 
 
-def _period(asked: Requests) -> int | None:
+def _period(requests: Requests) -> int | None:
     """Return the length of an iteration; None if the last ones were not equal.
 
     All of them are in the phase of the failed request.
     """
-    last = len(asked.code) - 1
-    begin = int(np.searchsorted(asked.begun, asked.begun[last]))
+    last = len(requests.code) - 1
+    begin = int(np.searchsorted(requests.begun, requests.begun[last]))
     longest = min(LONGEST, (last + 1 - begin) // REPEATED)
-    same = np.flatnonzero(asked.code[last - longest : last] == asked.code[last])
+    same = np.flatnonzero(requests.code[last - longest : last] == requests.code[last])
     for period in (longest - same)[::-1].tolist():
         compared = (REPEATED - 1) * period
         end = last + 1
-        now, before = (asked.code[at - compared : at] for at in (end, end - period))
+        now, before = (requests.code[at - compared : at] for at in (end, end - period))
         if np.array_equal(now, before):
             return int(period)
     return None

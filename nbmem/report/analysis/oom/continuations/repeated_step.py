@@ -82,15 +82,15 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
 
     None if no earlier step was at the same place.
     """
-    asked = requests_before(case)
-    last = len(asked.row) - 1
-    if asked.step[last] < 0:  # a load repeats itself, too, and ends
+    requests = requests_before(case)
+    last = len(requests.row) - 1
+    if requests.step[last] < 0:  # a load repeats itself, too, and ends
         return None
-    since = last - int(np.searchsorted(asked.step, asked.step[last]))
-    for code in (asked.code, np.where(asked.alloc, 0, asked.code)):
-        place = _place_before(asked, code, since)
+    since = last - int(np.searchsorted(requests.step, requests.step[last]))
+    for code in (requests.code, np.where(requests.alloc, 0, requests.code)):
+        place = _place_before(requests, code, since)
         if place is not None:
-            return continued(case, asked, place, since)
+            return continued(case, requests, place, since)
     return None
 
 
@@ -137,28 +137,28 @@ def _numbers(lasting: NDArray[np.bool_]) -> Ints:
     return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
 
 
-def _place_before(asked: Requests, code: Ints, since: int) -> SamePlace | None:
+def _place_before(requests: Requests, code: Ints, since: int) -> SamePlace | None:
     """Return the latest request that an earlier step made at this place.
 
     Args:
-        asked: The requests.
+        requests: The requests.
         code: What equal ones have in common.
         since: Requests since the step began.
     """
     last = len(code) - 1
     same = np.flatnonzero(code[:last] == code[last])
-    places = same[(asked.step[same] >= 0) & (asked.step[same] < asked.step[last])]
-    places = places[asked.phase[places] == asked.phase[last]]
+    places = same[(requests.step[same] >= 0) & (requests.step[same] < requests.step[last])]
+    places = places[requests.phase[places] == requests.phase[last]]
     # Equal layers ask for as much: among their requests, the one with the same number in its phase.
-    equal, off = _count_equal(code, places), np.abs(asked.number[places] - asked.number[last])
+    equal, off = _count_equal(code, places), np.abs(requests.number[places] - requests.number[last])
     # In the second step, what the first one left is freed in between: not all is equal.
     enough = equal >= np.minimum(np.minimum(since // 2, last - places), MAX_EQUAL)
-    first = asked.step[last] == asked.step[asked.step >= 0][0]
+    first = requests.step[last] == requests.step[requests.step >= 0][0]
     if not (first or enough.any()):  # before the next phase is known, it counts to the one before
-        places = same[(asked.step[same] >= 0) & (asked.begun[same] != asked.begun[last])]
-        if asked.phase[last] == "inference":  # a first evaluation is no part of a training step
-            places = places[asked.phase[places] == "inference"]
-        equal = _count_equal(np.where(asked.alloc, code, 0), places)
+        places = same[(requests.step[same] >= 0) & (requests.begun[same] != requests.begun[last])]
+        if requests.phase[last] == "inference":  # a first evaluation is no part of a training step
+            places = places[requests.phase[places] == "inference"]
+        equal = _count_equal(np.where(requests.alloc, code, 0), places)
         off = np.zeros_like(places)
         enough = equal >= MIN_BETWEEN
     places, equal, off = places[enough], equal[enough], off[enough]
@@ -181,21 +181,23 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
     return equal
 
 
-def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int) -> Continuation:
+def continued(
+    case: FailedRequest, requests: Requests, place: SamePlace, since: int
+) -> Continuation:
     """Repeat the requests since the earlier place, from the failed one on."""
-    period = len(asked.row) - 1 - place.before
+    period = len(requests.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
-    made, first = int(asked.row[-1]), len(asked.row) - 1 - period
+    made, first = int(requests.row[-1]), len(requests.row) - 1 - period
     live = a.freed[:made] >= case.index
     once = np.isin(card_ledger.category[:made], ONCE)
     number = _numbers(once)
     saved = (card_ledger.category == Category.ACTIVATIONS)[:made]
     of_batch = grows_with_batch(card_ledger)
-    before = _rows_before(asked, place)
+    before = _rows_before(requests, place)
     grown = {row for row, old in before.items() if live[row] and live[old] and not once[row]}
-    longer = _longer(asked, place, live & ~once)
+    longer = _longer(requests, place, live & ~once)
     steps = max(2, min(MAX_STEPS, MAX_BLOCKS // period))
-    sizes = _later_sizes(asked, place, since, of_batch)
+    sizes = _later_sizes(requests, place, since, of_batch)
 
     def block(row: int, born: float, size: int, step: int) -> FutureBlock:
         kept, scales = bool(saved[row]), bool(of_batch[row])
@@ -211,10 +213,10 @@ def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int
     count = int(number[-1])
     for at in range(steps * period):
         source = first + at % period
-        row = int(asked.row[source])
+        row = int(requests.row[source])
         if once[row]:
             continue
-        if asked.alloc[source]:
+        if requests.alloc[source]:
             new, count = count, count + 1
             blocks[new] = block(row, at, sizes(at), (at + since) // period)
             old, gone = (
@@ -225,7 +227,7 @@ def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int
             if row in before or not live[row]:
                 continue
         else:
-            old, gone = count - int(asked.size[source]), float(at)
+            old, gone = count - int(requests.size[source]), float(at)
         if old in blocks and blocks[old].gone == NEVER:
             blocks[old] = blocks[old]._replace(gone=gone)
     return Continuation(
@@ -233,71 +235,73 @@ def continued(case: FailedRequest, asked: Requests, place: SamePlace, since: int
         period=period,
         steps=steps,
         since=since,
-        grown=tuple(sorted({*longer, *_generations(asked, period, grown, live & ~once)})),
+        grown=tuple(sorted({*longer, *_generations(requests, period, grown, live & ~once)})),
         slope=int(a.block[sorted(grown)].sum()) + sum(longer.values()),
     )
 
 
-def _rows_before(asked: Requests, place: SamePlace) -> dict[int, int]:
+def _rows_before(requests: Requests, place: SamePlace) -> dict[int, int]:
     """Map each allocation of the last step to that of the step before it."""
-    last = len(asked.row) - 1
+    last = len(requests.row) - 1
     period = last - place.before
     first = max(place.before, last - place.equal, period)
     one, two = slice(first, last), slice(first - period, last - period)
-    both = asked.alloc[one] & asked.alloc[two]
-    return dict(zip(asked.row[one][both].tolist(), asked.row[two][both].tolist(), strict=True))
+    both = requests.alloc[one] & requests.alloc[two]
+    return dict(
+        zip(requests.row[one][both].tolist(), requests.row[two][both].tolist(), strict=True)
+    )
 
 
-def _longer(asked: Requests, place: SamePlace, live: NDArray[np.bool_]) -> dict[int, int]:
+def _longer(requests: Requests, place: SamePlace, live: NDArray[np.bool_]) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
     It must be the same between three of them, as where a step joins its result to all before.
     """
-    last = len(asked.row) - 1
+    last = len(requests.row) - 1
     period = last - place.before
     first = max(place.before, last - place.equal, 2 * period)
     found: dict[int, int] = {}
     for at in range(first, last):
-        rows = asked.row[[at, at - period, at - 2 * period]]
-        if asked.alloc[[at, at - period, at - 2 * period]].all() and live[rows[0]]:
-            one, two, three = asked.size[[at, at - period, at - 2 * period]].tolist()
+        rows = requests.row[[at, at - period, at - 2 * period]]
+        if requests.alloc[[at, at - period, at - 2 * period]].all() and live[rows[0]]:
+            one, two, three = requests.size[[at, at - period, at - 2 * period]].tolist()
             if one > two and one - two == two - three and not live[rows[1]]:
                 found[int(rows[0])] = one - two
     return found
 
 
 def _generations(
-    asked: Requests, period: int, grown: set[int], live: NDArray[np.bool_]
+    requests: Requests, period: int, grown: set[int], live: NDArray[np.bool_]
 ) -> Iterator[int]:
     """Yield all live allocations of what grows, of earlier steps, too."""
-    place = {row: at for at, row in enumerate(asked.row.tolist()) if asked.alloc[at]}
+    place = {row: at for at, row in enumerate(requests.row.tolist()) if requests.alloc[at]}
     for row in grown:
         at = place[row]
-        while at >= 0 and asked.alloc[at] and live[asked.row[at]]:
-            yield int(asked.row[at])
+        while at >= 0 and requests.alloc[at] and live[requests.row[at]]:
+            yield int(requests.row[at])
             at -= period
 
 
 def _later_sizes(
-    asked: Requests, place: SamePlace, since: int, of_batch: NDArray[np.bool_]
+    requests: Requests, place: SamePlace, since: int, of_batch: NDArray[np.bool_]
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 
     What grew by the same bytes twice goes on to do so. Of other sizes that changed, the later ones
     are in proportion to those since the step began.
     """
-    last = len(asked.row) - 1
+    last = len(requests.row) - 1
     period = last - place.before
     earlier = np.arange(last + 1) - period
-    known = asked.alloc & (earlier >= max(0, place.before - place.equal))
-    change = np.where(known, asked.size - asked.size[earlier], 0)
+    known = requests.alloc & (earlier >= max(0, place.before - place.equal))
+    change = np.where(known, requests.size - requests.size[earlier], 0)
     now = slice(last - since, last + 1)
-    size = int(asked.size[now][change[now] != 0].sum())
+    size = int(requests.size[now][change[now] != 0].sum())
     ratio = size / max(1, size - int(change[now].sum())) if size else 1.0
 
     def later(at: int) -> int:
         source = place.before + at % period
-        size, more, row = int(asked.size[source]), int(change[source]), int(asked.row[source])
+        size, more, row = int(requests.size[source]), int(change[source]), int(requests.row[source])
         if more and source >= period and change[source - period] == more:
             return size + more * (1 + at // period)
         varies = more if known[source] else row < len(of_batch) and of_batch[row]
