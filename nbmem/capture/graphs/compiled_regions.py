@@ -216,8 +216,8 @@ class Region:
                 module = self._of_argument.get(name)
                 if module is not None and module.path.endswith(inner):
                     outer = module.path.removesuffix(inner)
-                    mine = votes.setdefault(root, Counter())
-                    mine[module._replace(path=outer, parameter="")] += 1
+                    counts = votes.setdefault(root, Counter())
+                    counts[module._replace(path=outer, parameter="")] += 1
         return {root: found.most_common(1)[0][0] for root, found in votes.items()}
 
 

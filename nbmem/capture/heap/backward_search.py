@@ -142,8 +142,8 @@ class BackwardSearch:
         box = [object()]
         ours = sys.getrefcount(box[0])
         for key, i in self._place.items():
-            mine = ours + (i < self._tensors)  # `unreached` holds the tensors as well
-            if sys.getrefcount(self._members[i]) > mine + inside[key]:
+            internal = ours + (i < self._tensors)  # `unreached` holds the tensors as well
+            if sys.getrefcount(self._members[i]) > internal + inside[key]:
                 yield key
 
     def _join(self, found: list[Any], level: set[int], new: set[int]) -> None:

@@ -241,7 +241,7 @@ def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:
     for root, outer in modules_in(namespace) if parameters else ():
         for inside, module in named_modules(outer):
             own = tuple(own_parameters(module))
-            if any(mine is found for mine in own for found in parameters):
+            if any(parameter is found for parameter in own for found in parameters):
                 path = f"{root}.{inside}" if inside else root
                 return f"{path} ({type(module).__name__})"
     return None

@@ -56,12 +56,12 @@ def threads_using_tensors() -> list[str]:
     A thread counts if the user's code or torch is on its stack. It does not if it waits in a
     function of Python's library (a queue, a lock, a socket) or sleeps.
     """
-    mine = threading.get_ident()
+    this_thread = threading.get_ident()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [
         names.get(ident) or f"thread {ident}"
         for ident, frame in sys._current_frames().items()  # noqa: SLF001 - the documented way
-        if ident != mine and _may_use_tensors(frame)
+        if ident != this_thread and _may_use_tensors(frame)
     ]
 
 

@@ -197,10 +197,10 @@ def cell_or_class(obj: Any) -> str:
 def _frames() -> Iterator[Place]:
     """Yield the locals of functions that run now, in all threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    mine = threading.get_ident()
-    for ident, frame in _innermost(mine):
-        where = "" if ident == mine else f"in thread {names.get(ident, ident)!r}"
-        kind = HolderKind.FRAME if ident == mine else HolderKind.THREAD
+    this_thread = threading.get_ident()
+    for ident, frame in _innermost(this_thread):
+        where = "" if ident == this_thread else f"in thread {names.get(ident, ident)!r}"
+        kind = HolderKind.FRAME if ident == this_thread else HolderKind.THREAD
         inner: FrameType | None = frame
         while inner is not None:
             if is_optimized(inner) and module_of(inner) not in _NOT_USERS:
@@ -211,18 +211,18 @@ def _frames() -> Iterator[Place]:
             inner = inner.f_back
 
 
-def _innermost(mine: int) -> list[tuple[int, FrameType]]:
+def _innermost(this_thread: int) -> list[tuple[int, FrameType]]:
     """Return the innermost frame of each thread, without nbmem's own.
 
     nbmem's own frames must not be in a variable when this function ends. That would be a reference
     cycle, which keeps alive everything that the walk holds.
     """
     frames = sys._current_frames()  # noqa: SLF001 - the documented way
-    frames.pop(mine, None)
+    frames.pop(this_thread, None)
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the documented way
     while frame is not None and module_of(frame) == "nbmem":
         frame = frame.f_back
-    return [*([(mine, frame)] if frame is not None else []), *frames.items()]
+    return [*([(this_thread, frame)] if frame is not None else []), *frames.items()]
 
 
 def module_of(frame: FrameType) -> str:

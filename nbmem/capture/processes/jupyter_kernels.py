@@ -51,9 +51,9 @@ def _connection(pid: int) -> Path | None:
     if path is None:
         return None
     found = path.stat()
-    mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    is_own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
     closed = sys.platform == "win32" or not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return path if mine and closed else None
+    return path if is_own and closed else None
 
 
 def _answer(path: Path) -> str | None:

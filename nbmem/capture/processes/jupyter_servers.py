@@ -71,8 +71,8 @@ def _servers() -> list[Server]:
 
 def _server_in(path: Path) -> Server | None:
     try:
-        mine = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
-        raw = json.loads(path.read_bytes()[:_MAX_BYTES]) if mine else {}
+        is_own = not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+        raw = json.loads(path.read_bytes()[:_MAX_BYTES]) if is_own else {}
         return Server(str(raw["url"]), str(raw.get("token") or ""))
     except Exception:  # noqa: BLE001 - any file content
         return None

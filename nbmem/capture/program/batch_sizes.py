@@ -55,11 +55,11 @@ def _settings(value: Any) -> list[tuple[Any, Any, str]]:
         return [(*item, "['{}']") for item in entries_of(value, MAX_NAMES)]
     if is_a(kind, type):  # `class Config: batch_size = 64`
         inside = namespace_of(value)
-        mine = inside.get("__module__") == "__main__"
+        is_own = inside.get("__module__") == "__main__"
     else:
         inside = attributes_of(value) or {}
-        mine = namespace_of(kind).get("__module__") in _OF_SETTINGS
-    return [(*item, ".{}") for item in first_of(inside.items, MAX_NAMES)] if mine else []
+        is_own = namespace_of(kind).get("__module__") in _OF_SETTINGS
+    return [(*item, ".{}") for item in first_of(inside.items, MAX_NAMES)] if is_own else []
 
 
 def _is_batch(name: str, value: object) -> bool:

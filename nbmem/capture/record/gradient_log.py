@@ -130,7 +130,7 @@ def _named_after_all(gradients: list[tensors.ObservedStorage]) -> list[tensors.O
         paths.setdefault(seen[:2], []).append(seen.name.rpartition(".grad")[0])
     return [
         seen
-        if len(mine := paths[seen[:2]]) < 2
-        else seen._replace(name=f"{common_path(mine)}.*.grad of {len(mine)} parameters")
+        if len(own_paths := paths[seen[:2]]) < 2
+        else seen._replace(name=f"{common_path(own_paths)}.*.grad of {len(own_paths)} parameters")
         for seen in gradients
     ]

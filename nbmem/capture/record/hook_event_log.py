@@ -56,7 +56,7 @@ class HookEventLog:
         self.dropped = 0
         self.unheard = 0
         self._loops: list[TrainingLoop] = []
-        self._mine = threading.local()
+        self._this_thread = threading.local()
         self._last: TrainingLoop | None = None
         self._counter_samples = counter_samples
         self._tensor_labels = tensor_labels
@@ -125,7 +125,7 @@ class HookEventLog:
     def _loop(self) -> TrainingLoop | None:
         if self._counter_samples.full:
             return None
-        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         if loop is None and in_engine():
             # An engine thread computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
@@ -133,9 +133,9 @@ class HookEventLog:
         return self._mine_or_new()
 
     def _mine_or_new(self) -> TrainingLoop:
-        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         if loop is None:
-            loop = self._mine.loop = TrainingLoop(len(self._loops))
+            loop = self._this_thread.loop = TrainingLoop(len(self._loops))
             self._loops.append(loop)
             self._tensor_labels.begin_loop(loop.number)
         return loop
@@ -145,7 +145,7 @@ class HookEventLog:
 
         The weights are those of this thread's loop. The names are those of HookEvent.
         """
-        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         if loop is None:
             return {"unchanged": False, "updated": False}
         return {"unchanged": loop.weights.unchanged(), "updated": loop.weights.changed()}
@@ -195,7 +195,7 @@ class HookEventLog:
 
         It is this thread's last one; None if there is none.
         """
-        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         return None if loop is None else loop.waits_since
 
     def _others(self, loop: TrainingLoop) -> dict[int, bool]:
@@ -214,15 +214,15 @@ class HookEventLog:
 
         It does so without Python. False in a node of the engine itself.
         """
-        mine = threading.get_ident()
-        waiting = any(loop.busy == "backward" and loop.ident != mine for loop in self._loops)
+        this_thread = threading.get_ident()
+        waiting = any(loop.busy == "backward" and loop.ident != this_thread for loop in self._loops)
         return waiting and not in_engine()
 
     # --- called by the hooks
 
     def in_forward(self) -> bool:
         """Return True if this thread is in a forward without a backward so far."""
-        loop: TrainingLoop | None = getattr(self._mine, "loop", None)
+        loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         return loop is not None and loop.phase == "forward"
 
     def forward_begins(
@@ -291,8 +291,10 @@ class HookEventLog:
                 return
             loop.phase, loop.busy = "optimizer" if loop.inside else None, None
             loop.graph_from = self._record(loop, "backward", begins=False)
-            mine = self._tensor_labels.gradients(loop.graph_from, loop.number, self._others(loop))
-            loop.weights.record_versions(mine)
+            parameters = self._tensor_labels.gradients(
+                loop.graph_from, loop.number, self._others(loop)
+            )
+            loop.weights.record_versions(parameters)
             loop.computed = True
 
     def optimizer_begins(self, optimizer: Any, *, closure: bool) -> None:

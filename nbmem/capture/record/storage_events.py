@@ -68,14 +68,14 @@ def _trace(
 ) -> DeviceTrace:
     t_ns = np.array(recorder.counter_samples.t_ns, np.int64)
     read, place, held = recorder.storage_log.of(info.index), -1 - info.index, recorder.held
-    stays = _lifetimes_of(registry, info.index, len(t_ns))
-    stays = _Lifetimes(
-        *map(np.concatenate, zip(stays, _beyond(stays, read, len(t_ns)), strict=True))
+    lifetimes = _lifetimes_of(registry, info.index, len(t_ns))
+    lifetimes = _Lifetimes(
+        *map(np.concatenate, zip(lifetimes, _beyond(lifetimes, read, len(t_ns)), strict=True))
     )
-    events, position = _events(stays, t_ns)
-    named = stays.addr < CACHED
-    allocated = _sums(_Lifetimes(*(column[named] for column in stays)), len(t_ns))
-    reserved = _sums(stays, len(t_ns))
+    events, position = _events(lifetimes, t_ns)
+    named = lifetimes.addr < CACHED
+    allocated = _sums(_Lifetimes(*(column[named] for column in lifetimes)), len(t_ns))
+    reserved = _sums(lifetimes, len(t_ns))
     samples, owners = _samples(read, reserved), None
     if info.kind == "cuda":
         info = _sized(recorder, info, int(reserved.max(initial=0)))
@@ -93,9 +93,9 @@ def _trace(
         info=info,
         release=info.torch.split("+")[0],
         settings={"rounds": False},
-        start=_layout(stays, stays.first == 0),
+        start=_layout(lifetimes, lifetimes.first == 0),
         events=events,
-        end=_layout(stays, stays.gone == len(t_ns)),
+        end=_layout(lifetimes, lifetimes.freed_at == len(t_ns)),
         dropped=0,
         counter_samples=counter_samples,
         samples=samples,
@@ -139,15 +139,15 @@ def _beside(samples: CardSamples, t_ns: Ints, reserved: Ints) -> CardSamples:
 
 
 class _Lifetimes(NamedTuple):
-    """Stretches of memory, and the samples at which each came and went."""
+    """Blocks of memory, and the counter samples between which each existed."""
 
     addr: Ints
     size: Ints
     first: Ints
-    gone: Ints
+    freed_at: Ints
 
 
-def _lifetimes_of(registry: StorageRegistry, index: int, counter_samples: int) -> _Lifetimes:
+def _lifetimes_of(registry: StorageRegistry, index: int, samples: int) -> _Lifetimes:
     """Return the lifetimes of one device's storages.
 
     A storage that is alive at the end is freed after the last counter sample.
@@ -155,22 +155,22 @@ def _lifetimes_of(registry: StorageRegistry, index: int, counter_samples: int) -
     columns = [
         np.array(column, np.int64) for column in registry.columns[: len(_Lifetimes._fields) + 1]
     ]
-    addr, size, first, gone = (column[columns[0] == index] for column in columns[1:])
-    gone = np.where(gone == ALIVE, counter_samples, gone)
-    stays = _Lifetimes(addr, size, first, gone)
-    return _Lifetimes(*(column[first < gone] for column in stays))
+    addr, size, first, freed_at = (column[columns[0] == index] for column in columns[1:])
+    freed_at = np.where(freed_at == ALIVE, samples, freed_at)
+    lifetimes = _Lifetimes(addr, size, first, freed_at)
+    return _Lifetimes(*(column[first < freed_at] for column in lifetimes))
 
 
-def _beyond(stays: _Lifetimes, read: Ints, counter_samples: int) -> _Lifetimes:
+def _beyond(lifetimes: _Lifetimes, read: Ints, samples: int) -> _Lifetimes:
     """Return what the device's counters hold beyond the observed tensors.
 
     It is an unnamed block and cached memory.
     """
-    counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < counter_samples)]
-    if not len(counted) or not counter_samples:
+    counted = read[(read[:, 2] != NOT_KNOWN) & (read[:, 1] < samples)]
+    if not len(counted) or not samples:
         return _Lifetimes(*(np.zeros(0, np.int64) for _ in _Lifetimes._fields))
-    at = np.maximum(np.searchsorted(counted[:, 1], np.arange(counter_samples), side="right") - 1, 0)
-    seen = _sums(stays, counter_samples)
+    at = np.maximum(np.searchsorted(counted[:, 1], np.arange(samples), side="right") - 1, 0)
+    seen = _sums(lifetimes, samples)
     unnamed = np.maximum(counted[at, 2] - seen, 0)
     cached = np.maximum(counted[at, 3] - seen - unnamed, 0)
     parts = [_runs(unnamed, UNNAMED), _runs(cached, CACHED)]
@@ -180,34 +180,34 @@ def _beyond(stays: _Lifetimes, read: Ints, counter_samples: int) -> _Lifetimes:
 def _runs(sizes: Ints, addr: int) -> _Lifetimes:
     """Convert a size per counter sample to stretches of constant size."""
     first = np.flatnonzero(np.diff(sizes, prepend=-1))
-    gone = np.append(first[1:], len(sizes))
+    freed_at = np.append(first[1:], len(sizes))
     kept = sizes[first] > 0
     where = np.full(int(kept.sum()), addr, np.int64)
-    return _Lifetimes(where, sizes[first][kept], first[kept], gone[kept])
+    return _Lifetimes(where, sizes[first][kept], first[kept], freed_at[kept])
 
 
-def _sums(stays: _Lifetimes, counter_samples: int) -> Ints:
+def _sums(lifetimes: _Lifetimes, samples: int) -> Ints:
     """Return the bytes that existed at each counter sample."""
-    change = np.zeros(counter_samples + 1, np.int64)
-    np.add.at(change, stays.first, stays.size)
-    np.subtract.at(change, stays.gone, stays.size)
-    held: Ints = np.cumsum(change)[:counter_samples]
+    change = np.zeros(samples + 1, np.int64)
+    np.add.at(change, lifetimes.first, lifetimes.size)
+    np.subtract.at(change, lifetimes.freed_at, lifetimes.size)
+    held: Ints = np.cumsum(change)[:samples]
     return held
 
 
-def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
+def _events(lifetimes: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
     """Convert stretches to events, and place the counter samples in them.
 
     At each sample, frees precede allocations.
     """
     parts = []
-    dies, born = stays.gone < len(t_ns), stays.first > 0
+    dies, born = lifetimes.freed_at < len(t_ns), lifetimes.first > 0
     for which, sample, order, actions in (
-        (dies, stays.gone, 0, _DEATH),
-        (born, stays.first, 1, _BIRTH),
+        (dies, lifetimes.freed_at, 0, _DEATH),
+        (born, lifetimes.first, 1, _BIRTH),
     ):
         for at, action in enumerate(actions):
-            blocks = which & (stays.addr < CACHED) if action in _OF_BLOCKS else which
+            blocks = which & (lifetimes.addr < CACHED) if action in _OF_BLOCKS else which
             rows = np.flatnonzero(blocks)
             step = np.full(len(rows), order), rows, np.full(len(rows), at)
             parts.append(np.stack([sample[rows], *step, np.full(len(rows), action)], axis=1))
@@ -216,8 +216,8 @@ def _events(stays: _Lifetimes, t_ns: Ints) -> tuple[Events, Ints]:
     rows = table[:, 2]
     events = Events(
         action=table[:, 4].astype(np.uint8),
-        addr=stays.addr[rows],
-        size=stays.size[rows],
+        addr=lifetimes.addr[rows],
+        size=lifetimes.size[rows],
         stream=np.zeros(len(rows), np.int64),
         t_ns=t_ns[table[:, 0]] if len(rows) else np.zeros(0, np.int64),
         stack=np.full(len(rows), -1, np.int64),
@@ -232,12 +232,16 @@ def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadin
     counter sample.
     """
     shared = np.array(registry.columns.shared, np.int64) == 1
-    stays = _Lifetimes(*(np.array(column, np.int64)[shared] for column in registry.columns[1:5]))
-    stays = stays._replace(gone=np.where(stays.gone == ALIVE, len(t_ns), stays.gone))
-    tensors = _sums(stays, len(t_ns))
-    counter_samples = np.flatnonzero(np.diff(tensors, prepend=-1))
+    lifetimes = _Lifetimes(
+        *(np.array(column, np.int64)[shared] for column in registry.columns[1:5])
+    )
+    lifetimes = lifetimes._replace(
+        freed_at=np.where(lifetimes.freed_at == ALIVE, len(t_ns), lifetimes.freed_at)
+    )
+    tensors = _sums(lifetimes, len(t_ns))
+    changes = np.flatnonzero(np.diff(tensors, prepend=-1))
     whole = read[(read[:, 6:] != NOT_KNOWN).any(axis=1)]
-    when = np.unique(np.concatenate([t_ns[counter_samples], whole[:, 0]]))
+    when = np.unique(np.concatenate([t_ns[changes], whole[:, 0]]))
     at = np.searchsorted(t_ns, when, side="right") - 1
     row = np.searchsorted(whole[:, 0], when, side="right") - 1
     host_parts = whole[np.maximum(row, 0), 6:] if len(whole) else np.full((len(when), 3), NOT_KNOWN)
@@ -251,27 +255,27 @@ def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadin
     )
 
 
-def _layout(stays: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
+def _layout(lifetimes: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
     """Return the layout of the stretches that existed at one moment."""
     rows = np.flatnonzero(there)
-    rows = rows[np.argsort(stays.addr[rows])]
+    rows = rows[np.argsort(lifetimes.addr[rows])]
     none, code = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
-    blocks = rows[stays.addr[rows] < CACHED]
-    free = rows[stays.addr[rows] >= CACHED]
+    blocks = rows[lifetimes.addr[rows] < CACHED]
+    free = rows[lifetimes.addr[rows] >= CACHED]
     state = [BlockState.ALLOCATED] * len(blocks) + [BlockState.INACTIVE] * len(free)
     return Layout(
         segments=Segments(
-            addr=stays.addr[rows],
-            size=stays.size[rows],
+            addr=lifetimes.addr[rows],
+            size=lifetimes.size[rows],
             stream=none,
             small=code,
             expandable=code,
             pool=none,
         ),
         blocks=Blocks(  # cached memory comes after all other blocks
-            addr=stays.addr[rows],
-            size=stays.size[rows],
-            requested=stays.size[rows],
+            addr=lifetimes.addr[rows],
+            size=lifetimes.size[rows],
+            requested=lifetimes.size[rows],
             state=np.array(state, np.uint8),
             stack=none - 1,
         ),

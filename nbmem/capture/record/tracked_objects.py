@@ -362,8 +362,8 @@ class Footprint:
 def _is_in(parameter: Any, module: Any, place: tuple[int, int, int] | None) -> bool:
     if parameter is None or module is None:
         return False
-    mine = any(own is parameter for own in modules.own_parameters(module))
-    return mine and tensors.address_of(parameter) == place
+    is_own = any(own is parameter for own in modules.own_parameters(module))
+    return is_own and tensors.address_of(parameter) == place
 
 
 def get_tracked(known: dict[int, TrackedObject], obj: Any) -> TrackedObject:

@@ -69,12 +69,12 @@ class ModuleCalls:
 
     def __init__(self) -> None:
         self.wanted = BACKWARDS
-        self._mine = threading.local()
+        self._local = threading.local()
 
     def _calls(self) -> _ThreadCalls:
-        calls: _ThreadCalls | None = getattr(self._mine, "calls", None)
+        calls: _ThreadCalls | None = getattr(self._local, "calls", None)
         if calls is None:
-            calls = self._mine.calls = _ThreadCalls()
+            calls = self._local.calls = _ThreadCalls()
         return calls
 
     def begin(self, module: Any, *, grad: bool) -> Callable[[], object]:
@@ -84,18 +84,18 @@ class ModuleCalls:
             module: The module.
             grad: Whether its operators create nodes.
         """
-        mine = self._calls()
-        self._mine.observer = None
-        if mine.next_nr is None or not grad:
+        thread_calls = self._calls()
+        self._local.observer = None
+        if thread_calls.next_nr is None or not grad:
             return int
-        if len(mine.entries) >= MAX_ENTRIES:
-            del mine.entries[: len(mine.entries) // 2]
-        mine.entries.append(None)
-        mine.begin(module)
+        if len(thread_calls.entries) >= MAX_ENTRIES:
+            del thread_calls.entries[: len(thread_calls.entries) // 2]
+        thread_calls.entries.append(None)
+        thread_calls.begin(module)
         if self.wanted > 0:
-            mine.inside = True
-            self._mine.observer = mine.observed
-        return mine.end
+            thread_calls.inside = True
+            self._local.observer = thread_calls.observed
+        return thread_calls.end
 
     def observer(self) -> Callable[[Any, Any], Any] | None:
         """Return what observes the calls inside the present outermost one.
@@ -103,13 +103,13 @@ class ModuleCalls:
         It takes a module and its method, and returns the method to call. None if these calls are
         not recorded.
         """
-        observer: Callable[[Any, Any], Any] | None = getattr(self._mine, "observer", None)
+        observer: Callable[[Any, Any], Any] | None = getattr(self._local, "observer", None)
         return observer
 
     def ends_in_backward(self) -> bool:
         """Return whether calls inside were recorded since the last backward."""
-        mine = self._calls()
-        inside, mine.inside = mine.inside or mine.next_nr is None, False
+        thread_calls = self._calls()
+        inside, thread_calls.inside = thread_calls.inside or thread_calls.next_nr is None, False
         return inside
 
     def innermost(self) -> InnermostModules:

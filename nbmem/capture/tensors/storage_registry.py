@@ -36,7 +36,7 @@ SHARE = 0.02
 FEW = 256
 """Up to this many storages are all checked at every counter sample: ten microseconds."""
 ALIVE = -1
-"""The value of `gone` for a storage that was never found freed."""
+"""The value of `freed_at` for a storage that was never found freed."""
 
 
 class StorageColumns(NamedTuple):
@@ -47,7 +47,7 @@ class StorageColumns(NamedTuple):
         addr: Address.
         size: Bytes.
         first: The counter sample at which it is first known to have been alive.
-        gone: The counter sample at which it was first found freed; ALIVE if it never was.
+        freed_at: The counter sample at which it was first found freed; ALIVE if it never was.
         shared: Whether other processes can map it as well (`share_memory_`, a mapped file): 1 or 0.
     """
 
@@ -55,7 +55,7 @@ class StorageColumns(NamedTuple):
     addr: array[int]
     size: array[int]
     first: array[int]
-    gone: array[int]
+    freed_at: array[int]
     shared: array[int]
 
 
@@ -178,7 +178,7 @@ class StorageRegistry:
         columns.addr.extend(new.addr)
         columns.size.extend(new.size)
         columns.first.extend(array("q", [first]) * count)
-        columns.gone.extend(array("q", [ALIVE]) * count)
+        columns.freed_at.extend(array("q", [ALIVE]) * count)
         columns.shared.extend(new.shared)
         rows = range(begun, begun + count)
         self._at.update(zip(new.keys, rows, strict=True))
@@ -242,7 +242,7 @@ class StorageRegistry:
         columns.addr.append(addr)
         columns.size.append(size)
         columns.first.append(self._sample if self.since is None else min(self.since, self._sample))
-        columns.gone.append(ALIVE)
+        columns.freed_at.append(ALIVE)
         columns.shared.append(self.kind == "cpu" and bool(self._storages.is_shared(storage)))
         return row
 
@@ -331,7 +331,7 @@ class StorageRegistry:
 
     def _remove(self, row: int) -> None:
         met = self.columns
-        met.gone[row] = self._sample
+        met.freed_at[row] = self._sample
         self.live_bytes[met.device[row]] -= met.size[row]
         key = key_of(met.device[row], met.addr[row])
         del self._at[key], self._sorted[bisect_left(self._sorted, key)]
@@ -370,11 +370,11 @@ class _Guard(weakref.ref[Any]):
     __slots__ = ("row",)
     row: int
 
-    def __new__(cls, tensor: Any, gone: Callable[[_Guard], None], row: int) -> Self:
-        """Watch a tensor; `gone` is called when it is freed, in any thread."""
-        guard = super().__new__(cls, tensor, gone)
+    def __new__(cls, tensor: Any, freed_at: Callable[[_Guard], None], row: int) -> Self:
+        """Watch a tensor; `freed_at` is called when it is freed, in any thread."""
+        guard = super().__new__(cls, tensor, freed_at)
         guard.row = row
         return guard
 
-    def __init__(self, tensor: Any, gone: Callable[[_Guard], None], _row: int) -> None:
-        super().__init__(tensor, gone)  # type: ignore[call-arg]
+    def __init__(self, tensor: Any, freed_at: Callable[[_Guard], None], _row: int) -> None:
+        super().__init__(tensor, freed_at)  # type: ignore[call-arg]

@@ -67,7 +67,7 @@ def _users(by_kind: Mapping[str, list[Any]], called: Mapping[int, str]) -> str:
     listed = []
     for kind, objects in by_kind.items():
         one, many = _USERS[kind]
-        mine = [called[id(obj)] for obj in objects if id(obj) in called]
-        named = f" ({', '.join(sorted(mine)[:_MAX_NAMES])})" if mine else ""
+        callers = [called[id(obj)] for obj in objects if id(obj) in called]
+        named = f" ({', '.join(sorted(callers)[:_MAX_NAMES])})" if callers else ""
         listed.append(f"{one if len(objects) == 1 else f'{len(objects)} {many}'}{named}")
     return " and ".join(listed)

@@ -81,12 +81,12 @@ def _common_bounds(a: Course, b: Course) -> Iterator[tuple[int, int]]:
     """Yield where phases of both sides begin and end, ascending on both sides."""
     there = dict(_keyed(b.phases))
     before = (0, 0)
-    for key, mine in _keyed(a.phases):
-        theirs = there.get(key)
-        if theirs is None or mine[0] < before[0] or theirs[0] < before[1]:
+    for key, bounds_a in _keyed(a.phases):
+        bounds_b = there.get(key)
+        if bounds_b is None or bounds_a[0] < before[0] or bounds_b[0] < before[1]:
             continue
-        yield from zip(mine, theirs, strict=True)
-        before = (mine[1], theirs[1])
+        yield from zip(bounds_a, bounds_b, strict=True)
+        before = (bounds_a[1], bounds_b[1])
 
 
 def _keyed(

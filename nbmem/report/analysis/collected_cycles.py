@@ -90,8 +90,8 @@ def find_collected_cycles(card_ledger: CardLedger, dead: Ints, top: int) -> Coll
 
 def _saved(card_ledger: CardLedger, since: Ints) -> int:
     """Return by how much the peak is lower if rows are freed at some events."""
-    mine = np.flatnonzero(since < card_ledger.allocations.freed)
-    without = card_ledger.allocated_without(mine, since[mine])
+    selected = np.flatnonzero(since < card_ledger.allocations.freed)
+    without = card_ledger.allocated_without(selected, since[selected])
     return int(card_ledger.allocated.max() - without.max())
 
 
@@ -112,11 +112,11 @@ def _garbage_since(card_ledger: CardLedger, number: Ints, dead: Ints) -> tuple[I
     for group in _groups(card_ledger, np.flatnonzero(lost)):
         rows, after = group.rows, _successors(card_ledger, group, number, dead)
         if after is not None:
-            mine = np.flatnonzero(lost[rows] & (after < len(rows)))
-            since[rows[mine]] = earliest[rows[mine]] = a.allocated_at[rows[after[mine]]]
+            selected = np.flatnonzero(lost[rows] & (after < len(rows)))
+            since[rows[selected]] = earliest[rows[selected]] = a.allocated_at[rows[after[selected]]]
             if group.passes is not None and not group.lasting:
-                first = [begins[one] for one in group.passes[after[mine]].tolist()]
-                earliest[rows[mine]] = np.minimum(since[rows[mine]], first)
+                first = [begins[one] for one in group.passes[after[selected]].tolist()]
+                earliest[rows[selected]] = np.minimum(since[rows[selected]], first)
     return since, earliest
 
 

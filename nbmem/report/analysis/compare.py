@@ -159,9 +159,9 @@ def _unnamed(account: Account) -> str:
 
 def _bounds(card_ledger: CardLedger, index: int, step: int) -> tuple[int, int]:
     spans = [s for s in card_ledger.session.spans if s.kind == "phase" and s.step is not None]
-    mine = [span for span in spans if span.step == step]
-    if not mine:
+    of_step = [span for span in spans if span.step == step]
+    if not of_step:
         known = sorted({span.step for span in spans if span.step is not None})
         there = f"It has the steps {known[0]} to {known[-1]}" if known else "It has none"
         raise UsageError(f"{card_ledger.session.name!r} has no step {step}. {there}.")
-    return min(s.first[index] for s in mine), max(s.last[index] for s in mine)
+    return min(s.first[index] for s in of_step), max(s.last[index] for s in of_step)

@@ -52,9 +52,9 @@ def join_by_graph(
     joined = []
     left = sorted(found, key=lambda one: -len(one.rows))
     while left:
-        mine = set(left[0].rows.tolist())
-        same = [one for one in left if _shares(mine, one)]
-        left = [one for one in left if not _shares(mine, one)]
+        first_rows = set(left[0].rows.tolist())
+        same = [one for one in left if _shares(first_rows, one)]
+        left = [one for one in left if not _shares(first_rows, one)]
         lists = [one for one in same if len(set(one.paths)) > 1]
         single = [one for one in same if len(set(one.paths)) == 1]
         single.sort(key=lambda one: _age(one, candidates))
@@ -65,9 +65,9 @@ def join_by_graph(
     return joined
 
 
-def _shares(mine: set[int], candidate: Candidate) -> bool:
+def _shares(first_rows: set[int], candidate: Candidate) -> bool:
     rows = set(candidate.rows.tolist())
-    return len(mine & rows) >= SHARED * min(len(mine), len(rows))
+    return len(first_rows & rows) >= SHARED * min(len(first_rows), len(rows))
 
 
 def _same_call(card_ledger: CardLedger, one: int, other: int) -> bool:

@@ -61,9 +61,9 @@ def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = No
         card_ledger.trace.info.is_host
     ):  # each tensor would be a segment of its own, and none is drawn
         return PoolHistory(event=positions, segments=(), tilings=(), states=())
-    stays = _segment_ranges(card_ledger, positions)
+    ranges = _segment_ranges(card_ledger, positions)
     tilings = _Tilings(card_ledger, _blocks(card_ledger, positions), len(positions))
-    states = tuple(tuple(tilings.over(row, inside)) for row, inside in stays.items())
+    states = tuple(tuple(tilings.over(row, inside)) for row, inside in ranges.items())
     highest = int(card_ledger.reserved[positions].max(initial=0))
     least = 0 if most is None else highest // IN_SIGHT
     laid = tilings.laid_out(least)
@@ -76,7 +76,7 @@ def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = No
             PoolSegment(
                 size=size, small=bool(small), expandable=bool(expandable), stream=stream, pool=pool
             )
-            for _, size, stream, small, expandable, pool in stays
+            for _, size, stream, small, expandable, pool in ranges
         ),
         states=states,
         tilings=tuple(laid),
@@ -135,7 +135,7 @@ def _segment_ranges(card_ledger: CardLedger, positions: Ints) -> dict[Row, list[
     stretches = AddressRanges(card_ledger.trace.end.segments)
     drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
     before, first = np.unique(np.searchsorted(drivers, positions), return_index=True)
-    stays: dict[Row, list[tuple[int, int]]] = {}
+    ranges: dict[Row, list[tuple[int, int]]] = {}
     left, end = len(drivers), len(positions)
     for count, begin in zip(before.tolist()[::-1], first.tolist()[::-1], strict=True):
         for row in drivers[count:left].tolist()[::-1]:  # back in time
@@ -147,13 +147,13 @@ def _segment_ranges(card_ledger: CardLedger, positions: Ints) -> dict[Row, list[
             )
         columns = (column.tolist() for _, column in stretches.segments().columns())
         for segment in zip(*columns, strict=True):
-            inside = stays.setdefault(segment, [])
+            inside = ranges.setdefault(segment, [])
             if inside and inside[0][0] == end:
                 inside[0] = (begin, inside[0][1])
             else:
                 inside.insert(0, (begin, end))
         left, end = count, begin
-    return stays
+    return ranges
 
 
 class _Tilings:
@@ -174,7 +174,7 @@ class _Tilings:
         self._rows: list[Ints] = []
         self._starts: list[int] = []
 
-    def over(self, row: Row, stays: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def over(self, row: Row, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield (moment, tiling) wherever the tiling of a segment changes."""
         addr, size, _, small, expandable, pool = row
         granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
@@ -183,7 +183,7 @@ class _Tilings:
         low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
         inside = self._blocks[slice(low, high)]
         marks = _row_hashes(inside.addr - addr, inside.size, inside.kind)
-        for begin, end in stays:
+        for begin, end in ranges:
             now = np.maximum(inside.first, begin)
             then = np.minimum(inside.last, end)
             here = np.flatnonzero(now < then)

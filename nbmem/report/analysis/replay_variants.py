@@ -124,13 +124,13 @@ class AllocatorReplay:
 
     def rehearse(self, first: int, last: int) -> None:
         """Replay the events of a range once; free what is live at its end."""
-        mine: dict[int, int] = {}
+        addresses: dict[int, int] = {}
         for action, addr, size, stream in self._rows(first, last):
             if action == _ALLOC:
-                mine[addr] = self.allocator.malloc(size, stream)
-            elif action in (_FREE, _COMPLETED) and addr in mine:
-                self.allocator.free(mine.pop(addr))
-        for addr in mine.values():
+                addresses[addr] = self.allocator.malloc(size, stream)
+            elif action in (_FREE, _COMPLETED) and addr in addresses:
+                self.allocator.free(addresses.pop(addr))
+        for addr in addresses.values():
             self.allocator.free(addr)
 
     def repeat(
@@ -150,14 +150,14 @@ class AllocatorReplay:
             where = self.at.get(int(self.events.addr[born]))
             if where is not None:
                 goes.setdefault(at, []).append(where)
-        mine: dict[int, int] = {}
+        addresses: dict[int, int] = {}
         for index, (action, addr, size, stream) in enumerate(self._rows(first, last), first):
             for where in goes.pop(index, ()):
                 self.allocator.free(where)
             if action == _ALLOC and index not in once:
-                mine[addr] = self._malloc(index, size, stream)
-            elif action in (_FREE, _COMPLETED) and addr in mine:
-                self.allocator.free(mine.pop(addr))
+                addresses[addr] = self._malloc(index, size, stream)
+            elif action in (_FREE, _COMPLETED) and addr in addresses:
+                self.allocator.free(addresses.pop(addr))
 
     def replay(
         self,

@@ -121,8 +121,8 @@ class _Question:
             self._reserved[0] = int(card_ledger.reserved.max())
         a = card_ledger.allocations
         default = CUBLAS if recorded is None else (recorded.cublas_workspace,)
-        mine = (card_ledger.category == Category.WORKSPACE) & np.isin(a.requested, default)
-        self.workspaces = np.flatnonzero(mine)
+        is_workspace = (card_ledger.category == Category.WORKSPACE) & np.isin(a.requested, default)
+        self.workspaces = np.flatnonzero(is_workspace)
 
     @property
     def complete(self) -> bool:

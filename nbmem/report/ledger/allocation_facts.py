@@ -46,7 +46,7 @@ class Facts:
         recomputed: Mask of those that a forward inside a backward allocated (checkpointing).
         outlive_recompute: Mask of those of them that outlive that forward.
         autocast_copies: Mask of autocast's copies of weights in an inference.
-        calm: Mask of those during whose lifetime nothing was allocated but a kernel's scratch.
+        undisturbed: Mask of those in whose lifetime only a kernel's workspace was allocated.
         threads: How many threads trained at the same time; 1 where the phases tell them apart.
     """
 
@@ -64,7 +64,7 @@ class Facts:
     recomputed: Mask
     outlive_recompute: Mask
     autocast_copies: Mask
-    calm: Mask
+    undisturbed: Mask
     threads: int
 
     def observed(self, category: Category) -> Mask:

@@ -62,8 +62,8 @@ def step_temporaries(
 
 def _steps(calls: Calls, texts: Sequence[str]) -> _Columns:
     known = np.unique(calls.name).tolist()
-    mine = np.isin(calls.name, [i for i in known if texts[i].endswith(STEP)])
-    return calls.first[mine], calls.last[mine], calls.name[mine]
+    selected = np.isin(calls.name, [i for i in known if texts[i].endswith(STEP)])
+    return calls.first[selected], calls.last[selected], calls.name[selected]
 
 
 class AllocationSites:

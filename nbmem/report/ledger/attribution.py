@@ -38,9 +38,9 @@ def attribute(facts: Facts) -> NDArray[np.uint8]:
     category = np.full(len(facts.allocations), Category.UNKNOWN, np.uint8)
     open_rows = np.ones(len(category), bool)
     for what, which in PASSES:
-        mine = open_rows & which(facts)
-        category[mine] = what
-        open_rows &= ~mine
+        claimed = open_rows & which(facts)
+        category[claimed] = what
+        open_rows &= ~claimed
     return category
 
 
@@ -106,8 +106,8 @@ def _output_gradients(facts: Facts) -> Mask:
 
     Something else was allocated during the lifetime of each, so a node passed it on.
     """
-    mine = facts.phases.named(facts.born_in, "backward") & ~facts.recomputed
-    return mine & ~(facts.within_one_phase & facts.calm)
+    claimed = facts.phases.named(facts.born_in, "backward") & ~facts.recomputed
+    return claimed & ~(facts.within_one_phase & facts.undisturbed)
 
 
 def _temporaries(facts: Facts) -> Mask:

@@ -53,12 +53,12 @@ def autocast_copies(  # noqa: PLR0913 - the facts known at that point
     if len(dtypes) != 1 or not weights:
         return {}
     dtype = str(dtypes.pop())
-    mine = unseen & phases.named(born_in, "inference")
-    mine &= np.isin(allocations.requested, list(weights))
+    candidates = unseen & phases.named(born_in, "inference")
+    candidates &= np.isin(allocations.requested, list(weights))
     made = np.flatnonzero(session.devices[device].events.action == Action.ALLOC)
     names: dict[int, str] = {}
-    for phase in np.unique(born_in[mine]).tolist():
-        rows = np.flatnonzero(mine & (born_in == phase))
+    for phase in np.unique(born_in[candidates]).tolist():
+        rows = np.flatnonzero(candidates & (born_in == phase))
         # What is freed without an allocation in between is freed at once.
         together = np.searchsorted(made, allocations.freed[rows])
         kinds, count = np.unique(together, return_counts=True)
@@ -72,9 +72,11 @@ def autocast_copies(  # noqa: PLR0913 - the facts known at that point
 def _weights(session: Session, device: int) -> dict[int, list[str]]:
     """Return the names of float32 weights, by the bytes of a copy."""
     seen = session.devices[device].storage_labels
-    mine = np.flatnonzero((seen.category == Category.WEIGHTS) & (seen.addr > 0))
+    candidates = np.flatnonzero((seen.category == Category.WEIGHTS) & (seen.addr > 0))
     found: dict[int, dict[str, None]] = {}
-    for size, name in zip(seen.size[mine].tolist(), seen.name[mine].tolist(), strict=True):
+    for size, name in zip(
+        seen.size[candidates].tolist(), seen.name[candidates].tolist(), strict=True
+    ):
         text = session.names[name]
         if text.endswith(_FULL):
             found.setdefault(size // 2, {})[text] = None

@@ -336,12 +336,12 @@ class _Parts:
         for index, part in known.items():
             if 0 <= index < len(by_name):
                 by_name[index] = texts.index(part)
-        mine = np.where(names == NO_NAME, NO_NAME, by_name[names])
+        numbers = np.where(names == NO_NAME, NO_NAME, by_name[names])
         self._curves = {
             (what, part): _Curve(a.allocated_at[rows], a.freed[rows], a.requested[rows])
             for number, part in enumerate(texts)
             for what in LIVE
-            if len(rows := np.flatnonzero((mine == number) & (category == what)))
+            if len(rows := np.flatnonzero((numbers == number) & (category == what)))
         }
 
     def at(self, positions: Ints) -> list[tuple[CategoryPart, ...]]:

@@ -36,7 +36,7 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
     phases: PhaseMap,
     storage_labels: StorageLabels,
     *,
-    calm: Mask,
+    undisturbed: Mask,
     texts: Sequence[str],
 ) -> dict[int, str]:
     """Return the names of compiled regions' allocations, by row.
@@ -48,7 +48,7 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
         storage_labels: What the probes saw. At address 0, where a backward begins, is what the
             regions of its graph allocate: activations in the forward before it, temporaries in the
             backward.
-        calm: Mask of those freed before anything else was allocated.
+        undisturbed: Mask of those freed before anything else was allocated.
         texts: The texts that the labels' names point into.
     """
     names: dict[int, str] = {}
@@ -59,11 +59,13 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
         listed = np.flatnonzero((storage_labels.addr == 0) & (storage_labels.category == category))
         found = phases.of(storage_labels.position[listed])
         for phase in np.unique(found[found != NOWHERE]).tolist():
-            mine = listed[found == phase]
+            of_phase = listed[found == phase]
             rows = np.flatnonzero(np.isin(born_in, within(phase, phases)))
             sizes = allocations.requested[rows]
-            for row, one in _in_order(sizes, storage_labels.size[mine], calm[rows]).items():
-                names[int(rows[row])] = texts[storage_labels.name[mine[one]]]
+            for row, one in _in_order(
+                sizes, storage_labels.size[of_phase], undisturbed[rows]
+            ).items():
+                names[int(rows[row])] = texts[storage_labels.name[of_phase[one]]]
     return names
 
 
@@ -76,7 +78,7 @@ def _before(phase: int, phases: PhaseMap) -> list[int]:
     return found
 
 
-def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
+def _in_order(made: Ints, listed: Ints, undisturbed: Mask) -> dict[int, int]:
     """Match allocations with a list of sizes that occurs among them in order.
 
     A match counts only if the earliest and the latest alignment agree. Copies that a first launch
@@ -87,7 +89,7 @@ def _in_order(made: Ints, listed: Ints, calm: Mask) -> dict[int, int]:
         For each certain allocation its index in the list.
     """
     certain: dict[int, int] = {}
-    for kept in (np.ones(len(made), bool), ~calm):
+    for kept in (np.ones(len(made), bool), ~undisturbed):
         at = np.flatnonzero(kept)
         early = _earliest(made[at], listed)
         late = _earliest(made[at][::-1], listed[::-1])

@@ -73,9 +73,9 @@ def _of_threads(facts: Facts, kept: Mask) -> Mask:
     if facts.threads > 1:
         unheld = np.zeros(len(a), bool) if facts.reached is None else ~facts.reached
         unheld |= a.requested == WORKSPACE
-        mine = kept & unheld & (a.allocated_at >= 0) & np.isin(a.requested, CUBLAS)
-        for stream in np.unique(a.stream[mine]).tolist():
-            rows = np.flatnonzero(mine & (a.stream == stream))
+        is_workspace = kept & unheld & (a.allocated_at >= 0) & np.isin(a.requested, CUBLAS)
+        for stream in np.unique(a.stream[is_workspace]).tolist():
+            rows = np.flatnonzero(is_workspace & (a.stream == stream))
             found[rows[np.argsort(a.allocated_at[rows], kind="stable")][: facts.threads + 1]] = True
     return found
 
@@ -86,8 +86,8 @@ def select_possible_workspaces(allocations: Allocations, unseen: Mask, events: i
     They are live at the end. Only the first pass of a loop allocates them.
     """
     lasting = unseen & (allocations.freed >= events)
-    mine: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
-    return mine
+    is_workspace: Mask = lasting & np.isin(allocations.requested, (*CUBLAS, CUBLASLT))
+    return is_workspace
 
 
 def first_in_backward(once: Mask, allocations: Allocations, in_backward: Mask) -> Mask:
@@ -119,8 +119,8 @@ def unheld_workspaces(requested: Ints, stream: Ints) -> Mask:
     """
     found: Mask = np.isin(requested, CUBLAS)
     for one in np.unique(stream[found]).tolist():
-        mine = found & (stream == one)
-        found &= ~mine | (mine.sum() <= len(THREADS))
+        is_workspace = found & (stream == one)
+        found &= ~is_workspace | (is_workspace.sum() <= len(THREADS))
     return found
 
 

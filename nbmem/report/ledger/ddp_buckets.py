@@ -56,11 +56,11 @@ def find_ddp_buckets(
         storage_labels.size[listed].tolist(), storage_labels.name[listed].tolist(), strict=True
     )
     for total, name in dict(wanted).items():
-        mine = _kept_from_before(allocations, lasting, total)
+        matched = _kept_from_before(allocations, lasting, total)
         may_be = lasting & phases.named(born_in, *_MADE_IN)
-        mine += _runs(allocations, may_be, total)
-        rows += mine
-        names += [name] * len(mine)
+        matched += _runs(allocations, may_be, total)
+        rows += matched
+        names += [name] * len(matched)
     return np.array(rows, np.int64), np.array(names, np.int64)
 
 

@@ -73,7 +73,7 @@ def facts_of(
     scratch = select_staging_buffers(allocations, events) & within & seen.unseen
     seen.set_names(dict.fromkeys(np.flatnonzero(scratch).tolist(), NAME))
     seen.set_names(dict.fromkeys(find_cudnn_searches(allocations, session, device), SEARCH))
-    calm = select_by_overlap(allocations, events)
+    undisturbed = select_by_overlap(allocations, events)
     once = select_possible_workspaces(allocations, seen.unseen, count)
     recomputed, outlive = _recomputed(allocations, session, device)
     seen.set_names(dict.fromkeys(np.flatnonzero(outlive).tolist(), f"{RECOMPUTED}backward"))
@@ -87,7 +87,7 @@ def facts_of(
     seen.set_names(
         gradient_names(*known, of_parameters=seen.observed(Category.GRADIENTS), texts=names)
     )
-    seen.set_names(planned_names(*known, calm=calm, texts=names))
+    seen.set_names(planned_names(*known, undisturbed=undisturbed, texts=names))
     kept_apart = find_ddp_buckets(
         allocations, trace.storage_labels, seen.unseen & ~within, born_in, phases
     )
@@ -96,7 +96,7 @@ def facts_of(
     seen.set_growing_variables(variables)
     # A growing variable's size differs in each pass; other sizes may be unchanged.
     counts = ~once & ~_rows(variables, len(born))
-    standing = find_repeats(allocations, born_in, phases, within, counts)
+    representative = find_repeats(allocations, born_in, phases, within, counts)
     facts = Facts(
         allocations=allocations,
         events=count,
@@ -104,19 +104,19 @@ def facts_of(
         born_in=born_in,
         died_in=died_in,
         within_one_phase=within,
-        seen_as=seen.shared_categories(standing),
-        fresh=spread_to_repeats(seen.fresh, standing),
-        given_cache=spread_to_repeats(seen.given_cache, standing),
+        seen_as=seen.shared_categories(representative),
+        fresh=spread_to_repeats(seen.fresh, representative),
+        given_cache=spread_to_repeats(seen.given_cache, representative),
         reached=seen.reached,
-        kept=select_outliving_results(allocations, born_in, phases, standing, count)
+        kept=select_outliving_results(allocations, born_in, phases, representative, count)
         | _rows(variables, len(born)),
         recomputed=recomputed,
         outlive_recompute=outlive,
         autocast_copies=_rows(copies, len(born)),
-        calm=calm | scratch,
+        undisturbed=undisturbed | scratch,
         threads=session.facts.get("threads", 1),
     )
-    return facts, seen.shared_names(standing), seen.texts
+    return facts, seen.shared_names(representative), seen.texts
 
 
 def _allocation_phase(a: Allocations, phases: PhaseMap) -> Ints:

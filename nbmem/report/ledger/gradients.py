@@ -63,12 +63,12 @@ def gradient_names(  # noqa: PLR0913 - the facts known at that point
     within = phases.of(storage_labels.position[listed])
     names: dict[int, str] = {}
     for phase in np.unique(within[within != NOWHERE]).tolist():
-        mine = listed[within == phase]
+        of_phase = listed[within == phase]
         rows = np.flatnonzero(born_in == phase)
-        sizes = storage_labels.size[mine]
+        sizes = storage_labels.size[of_phase]
         for size in np.unique(sizes).tolist():
             found = rows[allocations.requested[rows] == size]
-            words = [texts[name] for name in storage_labels.name[mine[sizes == size]].tolist()]
+            words = [texts[name] for name in storage_labels.name[of_phase[sizes == size]].tolist()]
             names.update(_matched(found.tolist(), words, of_parameters))
     return names
 

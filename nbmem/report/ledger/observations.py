@@ -111,8 +111,8 @@ class Observations:
 
         Gradients and user tensors are slices of such a buffer during that time.
         """
-        mine = self._names[Category.COMMUNICATION]
-        sent = np.isin(mine, [n for n, text in enumerate(self._texts) if what in text])
+        selected = self._names[Category.COMMUNICATION]
+        sent = np.isin(selected, [n for n, text in enumerate(self._texts) if what in text])
         for category in (Category.GRADIENTS, Category.USER_TENSORS):
             self._as[category][sent] = False
             self._names[category][sent] = NO_NAME
@@ -152,11 +152,11 @@ class Observations:
         These are allocations recorded as user tensors, as buffers or not at all. A buffer that a
         forward reassigns is treated as a variable.
         """
-        mine = np.any([self._as[category] for category in _ASSIGNED], axis=0)
-        names = np.full(len(mine), NO_NAME, np.int64)
+        selected = np.any([self._as[category] for category in _ASSIGNED], axis=0)
+        names = np.full(len(selected), NO_NAME, np.int64)
         own = (self._names[category] for category in _ASSIGNED)
         for known in (self._held, self._around, *own):
-            names = np.where(mine & (known != NO_NAME), known, names)
+            names = np.where(selected & (known != NO_NAME), known, names)
         others = [seen for category, seen in self._as.items() if category not in _ASSIGNED]
         return ~np.any(others, axis=0), names
 
@@ -197,7 +197,7 @@ class Observations:
         seen: Mask = np.any(list(self._as.values()), axis=0)
         return ~seen
 
-    def shared_categories(self, standing: Ints) -> dict[Category, Mask]:
+    def shared_categories(self, representative: Ints) -> dict[Category, Mask]:
         """Return a mask per category, shared among repeated allocations.
 
         An allocation recorded as an input does not become a weight, gradient or state through its
@@ -205,7 +205,7 @@ class Observations:
         optimizes.
         """
         return {
-            category: spread_to_repeats(mask, standing) & (mask | self._open_to(category))
+            category: spread_to_repeats(mask, representative) & (mask | self._open_to(category))
             for category, mask in self._as.items()
         }
 
@@ -216,31 +216,31 @@ class Observations:
         seen: Mask = np.any([mask for c, mask in self._as.items() if c not in itself], axis=0)
         return ~seen
 
-    def shared_names(self, standing: Ints) -> Ints:
+    def shared_names(self, representative: Ints) -> Ints:
         """Return each allocation's name, its own or that of a repetition.
 
         Of several repetitions, the latest pass gives the name. NO_NAME if there is none.
         """
-        names = np.full(len(standing), NO_NAME, np.int64)
+        names = np.full(len(representative), NO_NAME, np.int64)
         known = [(n, self._open_to(c)) for c, n in self._names.items() if c not in _OF_A_CALL]
         # unlike `input args[0]`, a name from the user's code is informative
         rest = (self._around, *(self._names[c] for c in _OF_A_CALL), self._held, self._made)
-        anybody = np.ones(len(standing), bool)
+        anybody = np.ones(len(representative), bool)
         sure = (self._cached, anybody)
         for own, may_share in (sure, *known, *((one, anybody) for one in rest)):
-            shared = np.full(len(standing), NO_NAME, np.int64)
+            shared = np.full(len(representative), NO_NAME, np.int64)
             there = np.flatnonzero(own != NO_NAME)
-            shared[standing[there]] = own[there]
-            found = np.where((own == NO_NAME) & may_share, shared[standing], own)
+            shared[representative[there]] = own[there]
+            found = np.where((own == NO_NAME) & may_share, shared[representative], own)
             names = np.where(names == NO_NAME, found, names)
         return names
 
 
-def spread_to_repeats(mask: Mask, standing: Ints) -> Mask:
+def spread_to_repeats(mask: Mask, representative: Ints) -> Mask:
     """Extend a mask to all allocations that repeat one in it."""
     among = np.zeros(len(mask), bool)
-    among[standing[mask]] = True
-    found: Mask = among[standing]
+    among[representative[mask]] = True
+    found: Mask = among[representative]
     return found
 
 
@@ -272,10 +272,10 @@ def observations_of(
     of_cache &= rows >= 0
     seen.add_cache(rows[of_cache], storage_labels.name[of_cache], storage_labels.category[of_cache])
     for category in IDENTITY:
-        mine = np.flatnonzero(
+        selected = np.flatnonzero(
             (rows >= 0) & (storage_labels.category == category) & ~between & ~made
         )
-        seen.add(category, rows[mine], storage_labels.name[mine])
+        seen.add(category, rows[selected], storage_labels.name[selected])
     given = np.flatnonzero((rows >= 0) & (storage_labels.category == Category.INPUTS))
     seen.fresh = _fresh(
         allocations, rows[given], storage_labels.position[given], trace.counter_samples.position
@@ -305,11 +305,11 @@ def _fresh(allocations: Allocations, rows: Ints, given: Ints, counter_samples: I
     first = np.full(len(allocations), np.iinfo(np.int64).max)
     np.minimum.at(first, rows, given)
     fresh = np.zeros(len(allocations), bool)
-    mine = np.unique(rows)
+    selected = np.unique(rows)
     before, until = np.searchsorted(
-        counter_samples, [allocations.allocated_at[mine], first[mine]], side="right"
+        counter_samples, [allocations.allocated_at[selected], first[selected]], side="right"
     )
-    fresh[mine] = (allocations.allocated_at[mine] >= 0) & (
+    fresh[selected] = (allocations.allocated_at[selected] >= 0) & (
         until - before == 1
     )  # the end of the first call itself
     return fresh

@@ -44,7 +44,7 @@ def find_repeats(
         within: Mask of those freed in the phase in which they were allocated.
         counts: Mask of those to match; allocations made once per process are excluded.
     """
-    standing = np.arange(len(allocations), dtype=np.int64)
+    representative = np.arange(len(allocations), dtype=np.int64)
     placed = np.flatnonzero((born_in != NOWHERE) & counts)
     order = placed[np.argsort(born_in[placed], kind="stable")]  # within a phase by allocation
     bounds = np.flatnonzero(np.diff(born_in[order], prepend=NOWHERE))
@@ -61,12 +61,12 @@ def find_repeats(
         for (name, _), found in groups.items():
             for rows, like in _pairs(allocations.requested, found, shorter=name == "forward"):
                 same = within[rows] == within[like]
-                standing[rows[same]] = like[same]
+                representative[rows[same]] = like[same]
                 # A gradient that outlives its phase; later micro-steps add another one to it.
-                standing[rows[~same]] = _first_of(others, rows[~same], like[~same])
+                representative[rows[~same]] = _first_of(others, rows[~same], like[~same])
                 if name in CALLS:
                     calls[int(born_in[rows[0]])] = int(born_in[like[0]])
-    return standing
+    return representative
 
 
 def _first_of(others: Ints, rows: Ints, like: Ints) -> Ints:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def select_outliving_results(
-    allocations: Allocations, born_in: Ints, phases: PhaseMap, standing: Ints, events: int
+    allocations: Allocations, born_in: Ints, phases: PhaseMap, representative: Ints, events: int
 ) -> Mask:
     """Select a forward's results that outlive the next pass's forwards.
 
@@ -34,18 +34,18 @@ def select_outliving_results(
         allocations: The recording's allocations.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        standing: For each allocation the row that represents its repetitions
+        representative: For each allocation the row that represents its repetitions
             (ledger/repeated_steps.py).
         events: Number of events.
     """
     until = np.append(phases.next_pass_ends("forward"), np.iinfo(np.int64).max)
     end = until[np.where(born_in == NOWHERE, len(until) - 1, born_in)]
-    mine = phases.named(born_in, "forward")
+    in_forward = phases.named(born_in, "forward")
     lives = allocations.freed >= events
-    outlives = mine & (end <= events) & ((allocations.freed > end) | lives)
-    open_end = mine & (end > events) & lives
-    decided = mine & ~open_end
-    votes = np.zeros(len(standing), np.int64)
-    np.add.at(votes, standing[decided], np.where(outlives[decided], 1, -1))
-    found: Mask = outlives | (open_end & (votes[standing] > 0))
+    outlives = in_forward & (end <= events) & ((allocations.freed > end) | lives)
+    open_end = in_forward & (end > events) & lives
+    decided = in_forward & ~open_end
+    votes = np.zeros(len(representative), np.int64)
+    np.add.at(votes, representative[decided], np.where(outlives[decided], 1, -1))
+    found: Mask = outlives | (open_end & (votes[representative] > 0))
     return found

@@ -68,17 +68,17 @@ def _uncalled(e: Evidence) -> Iterator[Copy]:
         place = "" if rest is None else path.removesuffix(f".{rest}")
         if "." in place and all(way.path.startswith(f"{place}.") for way in held.holders):
             found.setdefault(place, []).append(held)
-    for place, mine in found.items():
+    for place, matched in found.items():
         used = any(f"{place}.".startswith(f"{name}.") for name in called)
-        if len(mine) >= ALIKE * len(own) and not used and not marks_intended_copy(place):
+        if len(matched) >= ALIKE * len(own) and not used and not marks_intended_copy(place):
             yield Copy(
                 place=place,
                 title=f"`{place}` is a second copy of {model} that is not called",
                 cure="keep it on the CPU, or delete it",
-                evidence=f"It alone holds {len(mine)} tensors with the names and shapes of "
+                evidence=f"It alone holds {len(matched)} tensors with the names and shapes of "
                 f"{model}'s weights.",
                 code=f'{place}.to("cpu")' if is_expression(place) else None,
-                storages=mine,
+                storages=matched,
             )
 
 
@@ -95,19 +95,19 @@ def _with_data(e: Evidence) -> Iterator[Copy]:
     for place in (m["name"] for m in e.modules if m["class"] == chief["class"]):
         if place == model or place in called:
             continue
-        mine: dict[str, HeldStorage] = {}
+        matched: dict[str, HeldStorage] = {}
         for held in e.held_only_by(HolderKind.NAME, root=place):
             path = held.name_in(place).removeprefix(f"{place}.")
             if path not in weights and own.get(f"{model}.{path}") == held.form:
-                mine[path] = held
+                matched[path] = held
         yield Copy(
             place=place,
             title=f"`{place}` is a copy of `{model}` with its data",
             cure="copy only the weights",
             evidence=f"{model} has tensors that are no weights, and {place}, which is not "
-            f"called, has its own: {', '.join(sorted(mine))}.",
-            code="\n".join(f"{place}.{path} = None" for path in sorted(mine)),
-            storages=list(mine.values()),
+            f"called, has its own: {', '.join(sorted(matched))}.",
+            code="\n".join(f"{place}.{path} = None" for path in sorted(matched)),
+            storages=list(matched.values()),
         )
 
 
@@ -120,10 +120,10 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
     for model, names in _trained(e).items():
         theirs = _weights_of(e, model)
         for place in _called(e) - with_grad:
-            mine = _weights_of(e, place)
-            frozen = {p for p, form in theirs.items() if p not in names and mine.get(p) == form}
+            matched = _weights_of(e, place)
+            frozen = {p for p, form in theirs.items() if p not in names and matched.get(p) == form}
             held = [h for h in e.held if h.holders[0].path.removeprefix(f"{place}.") in frozen]
-            if len(mine.items() & theirs.items()) >= ALIKE * len(theirs):
+            if len(matched.items() & theirs.items()) >= ALIKE * len(theirs):
                 yield Copy(
                     place=place,
                     title=f"`{place}` has the frozen weights of `{model}` again",
@@ -156,14 +156,16 @@ def built_again(e: Evidence) -> tuple[str, str, Ints]:
             rel = next((rest for rest in _rests(name) if own.get(rest) == form), None)
             if rel is not None:
                 found.setdefault((name.removesuffix(f".{rel}"), model), []).append(row)
-    whole = {of: mine for of, mine in found.items() if len(mine) >= ALIKE * len(trained[of[1]])}
+    whole = {
+        of: matched for of, matched in found.items() if len(matched) >= ALIKE * len(trained[of[1]])
+    }
     if not whole:
         return "", "", rows[:0]
     place, model = max(whole, key=lambda of: max(whole[of]))
     return (
         place,
         model,
-        np.array(sorted({row for mine in whole.values() for row in mine}), np.int64),
+        np.array(sorted({row for matched in whole.values() for row in matched}), np.int64),
     )
 
 

@@ -257,8 +257,8 @@ class Evidence:
         """
         a = self.card_ledger.allocations
         burst = np.searchsorted(np.sort(a.allocated_at), a.freed)
-        mine: Mask = np.isin(burst, burst[rows])
-        return mine
+        selected: Mask = np.isin(burst, burst[rows])
+        return selected
 
     def sum_at(self, position: int, *categories: Category) -> int:
         """Sum the bytes of some categories at a position."""
@@ -300,8 +300,8 @@ class Evidence:
 
     def held_in(self, rows: Iterable[int]) -> list[HeldStorage]:
         """Return the storages that live at the end in these allocations."""
-        mine = {int(row) for row in rows}
-        return [held for held in self.held if self.row_of(held) in mine]
+        selected = {int(row) for row in rows}
+        return [held for held in self.held if self.row_of(held) in selected]
 
     def freed_bytes(self, storages: Iterable[HeldStorage]) -> int:
         """Return by how much freeing storages lowers memory_allocated().

@@ -103,19 +103,19 @@ def shared_tensors(
         storages: All storages with their holders.
         wanted: Returns whether a storage connects its variables.
     """
-    of = {held: mine for held in storages if (mine := variables_of(held))}
+    of = {held: names for held in storages if (names := variables_of(held))}
     groups: list[frozenset[Variable]] = []
-    for held, mine in of.items():
+    for held, names in of.items():
         if wanted(held):
-            joined = mine.union(*(group for group in groups if group & mine))
-            groups = [*(group for group in groups if not group & mine), joined]
+            joined = names.union(*(group for group in groups if group & names))
+            groups = [*(group for group in groups if not group & names), joined]
     return [_without_small(group, of) for group in groups]
 
 
 def _without_small(
     group: frozenset[Variable], of: dict[HeldStorage, frozenset[Variable]]
 ) -> SharedTensors:
-    found = [held for held, mine in of.items() if mine <= group]
+    found = [held for held, names in of.items() if names <= group]
     size = {one: sum(held.size for held in found if one in of[held]) for one in group}
     path = {
         one: max(len(h.path) for held in found for h in held.holders if variable_of(h) == one)

@@ -83,17 +83,13 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
     for storage, row in _weights(e):
         held.setdefault(_owner(calls, e.card_ledger.name(row)), []).append(storage)
     held.pop("", None)
-    sizes = {name: sum(h.size for h in mine) for name, mine in held.items()}
+    sizes = {name: sum(h.size for h in own) for name, own in held.items()}
     later = {name: _successor(name, calls, sizes, steps.last) for name in held}
     in_use = {
-        way.root
-        for name, mine in held.items()
-        if not later[name]
-        for h in mine
-        for way in h.holders
+        way.root for name, own in held.items() if not later[name] for h in own for way in h.holders
     }
-    for name, mine in held.items():
-        roots = {way.root for h in mine for way in h.holders} - in_use
+    for name, own in held.items():
+        roots = {way.root for h in own for way in h.holders} - in_use
         if not later[name] or not all(map(_may_be_deleted, roots or {name.rpartition(".")[2]})):
             continue
         if roots:
@@ -101,7 +97,7 @@ def unused_models(e: Evidence) -> Iterator[UnusedModel]:
         else:
             alone = [h for h in e.held if all(way.path.startswith(f"{name}.") for way in h.holders)]
         freed = {h.addr for h in alone}
-        if 2 * sum(h.size for h in mine if h.addr in freed) >= sizes[name]:
+        if 2 * sum(h.size for h in own if h.addr in freed) >= sizes[name]:
             yield UnusedModel(
                 name=name,
                 later=later[name],
@@ -141,11 +137,11 @@ def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
     for row in np.flatnonzero(there).tolist():
         found.setdefault(_owner(calls, ledger.name(row)), []).append(row)
     found.pop("", None)
-    for name, mine in found.items():
+    for name, own in found.items():
         since = calls[name].last
         later = [one for one, its in calls.items() if since < its.first and top <= its.last]
         if later and since < top and not marks_intended_copy(name):
-            yield IdleModel(name, later[0], np.array(mine, np.int64), since)
+            yield IdleModel(name, later[0], np.array(own, np.int64), since)
 
 
 class Uses(NamedTuple):
@@ -197,12 +193,12 @@ def _successor(name: str, calls: dict[str, Uses], sizes: dict[str, int], stepped
     It may also predict, if the two were called several times, each by itself, or if the first
     prepared once what the other one takes many times: a text encoder before the denoising.
     """
-    mine = calls[name]
+    own = calls[name]
     for other, its in calls.items():
         trained = its.first < stepped
-        predicts = min(its.calls, mine.calls) > 1 or its.calls >= MANY
+        predicts = min(its.calls, own.calls) > 1 or its.calls >= MANY
         large = sizes.get(other, 0) >= SUCCESSOR * sizes[name]
-        if mine.last < its.first and large and (trained or predicts):
+        if own.last < its.first and large and (trained or predicts):
             return other
     return ""
 
@@ -252,9 +248,9 @@ def _holding(e: Evidence, rows: Ints, root: str) -> tuple[str, ...]:
     was built under it, perhaps from the former model's weights.
     """
     ways = [way for held in e.held_in(rows) for way in held.holders if way.kind is HolderKind.NAME]
-    mine = {way.path.removeprefix(root) for way in ways if way.root == root}
+    own = {way.path.removeprefix(root) for way in ways if way.root == root}
     others = [way for way in ways if way.root != root]
-    if any(way.path.removeprefix(way.root) in mine for way in others):
+    if any(way.path.removeprefix(way.root) in own for way in others):
         return ()
     roots = (root, *sorted({way.root for way in others}))
     return roots if all(map(str.isidentifier, roots)) else ()

@@ -65,8 +65,8 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     )
     ledger = trial.case.card_ledger
     live = ledger.live(trial.case.index)
-    mine = live[grows_with_batch(ledger)[live] & trial.case.of_this_step(live)]
-    saved = int((trial.bytes_of(mine) + trial.case.size) * (1 - share))
+    scaled = live[grows_with_batch(ledger)[live] & trial.case.of_this_step(live)]
+    saved = int((trial.bytes_of(scaled) + trial.case.size) * (1 - share))
     yield (
         Finding(
             rule="batch_size",

@@ -184,10 +184,10 @@ def free_pieces(case: FailedRequest, at: Layout) -> Ints:
         return np.zeros(0, np.int64)
     home = np.searchsorted(segments.addr, free.addr, "right") - 1
     small = case.size <= SMALL_LIMIT
-    mine = (
+    fitting = (
         (segments.small[home] == small)
         & (segments.stream[home] == case.stream)
         & (segments.pool[home] == 0)
     )
-    found: Ints = free.size[mine]
+    found: Ints = free.size[fitting]
     return found

@@ -197,8 +197,8 @@ def _names(trial: Trial) -> Attempts:
         grows = np.isin(group.rows, trial.then.grown).any()
         if group.free is not None and needless and not grows:
             named.setdefault(group.free, []).append(group)
-    rows = {name: np.concatenate([group.rows for group in mine]) for name, mine in named.items()}
-    sizes = {name: trial.bytes_of(mine) for name, mine in rows.items()}
+    rows = {name: np.concatenate([group.rows for group in parts]) for name, parts in named.items()}
+    sizes = {name: trial.bytes_of(parts) for name, parts in rows.items()}
     outcomes: dict[str, Outcome] = {}
     for name in sorted(named, key=sizes.__getitem__):
         outcome = trial.now(freed=rows[name].tolist(), then=_without(trial, rows[name]))

@@ -109,8 +109,8 @@ def _holders(storages: Sequence[HeldStorage]) -> tuple[HeldGroup, ...]:
     for held in storages:
         sizes.setdefault(held.holders[0].root, []).append(held.size)
     found = [
-        HeldGroup(name=root, category=None, requested=sum(mine), count=len(mine))
-        for root, mine in sizes.items()
+        HeldGroup(name=root, category=None, requested=sum(parts), count=len(parts))
+        for root, parts in sizes.items()
     ]
     return tuple(sorted(found, key=lambda group: -group.requested)[:LARGEST])
 
