@@ -224,11 +224,11 @@ def test_a_storage_is_followed_until_it_is_gone():
     del x, y
     registry.sweep(1)
     assert registry.live_bytes == {0: 2048}
-    assert list(registry.columns.gone) == [1, ALIVE]
+    assert list(registry.columns.freed_at) == [1, ALIVE]
     del view
     registry.sweep(2)
     assert registry.live_bytes == {0: 0}
-    assert list(registry.columns.gone) == [1, 2]
+    assert list(registry.columns.freed_at) == [1, 2]
 
 
 def test_the_registry_keeps_no_tensor_alive():
@@ -275,7 +275,7 @@ def test_a_storage_that_grew_is_another():
         observe(x, C.USER_TENSORS, "x")
     assert registry.live_bytes == {0: 8192}
     assert list(registry.columns.size) == [1024, 8192]
-    assert list(registry.columns.gone) == [1, ALIVE]
+    assert list(registry.columns.freed_at) == [1, ALIVE]
 
 
 def test_looks_are_granted_while_they_are_cheap(monkeypatch):

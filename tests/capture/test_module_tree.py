@@ -243,7 +243,7 @@ def test_what_a_model_releases_is_gone_at_the_next_sweep(model):
     model[0].weight = None
     registry.sweep(2)
     assert registry.live_bytes[0] == before - 48
-    assert sorted(registry.columns.gone)[-2:] == [ALIVE, 2]
+    assert sorted(registry.columns.freed_at)[-2:] == [ALIVE, 2]
 
 
 def test_what_no_reference_tells_is_found_by_asking_all(model):
@@ -253,7 +253,7 @@ def test_what_no_reference_tells_is_found_by_asking_all(model):
     model[0].weight.data = torch.zeros(0)
     registry.check_all_next()
     registry.sweep(2)
-    assert max(registry.columns.gone) == 2
+    assert max(registry.columns.freed_at) == 2
 
 
 def test_a_tree_counts_registered_tensors_once(model):
@@ -270,5 +270,5 @@ def test_the_references_of_a_tree_outlast_a_registry(model):
         registry = StorageRegistry(torch, Host())
         registry.register_tree(tree_of(model))
         registry.sweep(1)
-        assert set(registry.columns.gone) == {ALIVE}
+        assert set(registry.columns.freed_at) == {ALIVE}
         registry.close()

@@ -370,11 +370,11 @@ class _Guard(weakref.ref[Any]):
     __slots__ = ("row",)
     row: int
 
-    def __new__(cls, tensor: Any, freed_at: Callable[[_Guard], None], row: int) -> Self:
-        """Watch a tensor; `freed_at` is called when it is freed, in any thread."""
-        guard = super().__new__(cls, tensor, freed_at)
+    def __new__(cls, tensor: Any, on_freed: Callable[[_Guard], None], row: int) -> Self:
+        """Watch a tensor; `on_freed` is called when it is freed, in any thread."""
+        guard = super().__new__(cls, tensor, on_freed)
         guard.row = row
         return guard
 
-    def __init__(self, tensor: Any, freed_at: Callable[[_Guard], None], _row: int) -> None:
+    def __init__(self, tensor: Any, on_freed: Callable[[_Guard], None], _row: int) -> None:
         super().__init__(tensor, freed_at)  # type: ignore[call-arg]
