@@ -99,8 +99,8 @@ def trial_of(trace):
 def highest(trial):
     """Return the most requested bytes from the failure on, for a step more."""
     requested = int(trial.case.card_ledger.requested[trial.case.index])
-    changes = [(b.born, b.size) for b in trial.then.blocks if b.born != LIVE]
-    changes += [(b.gone, -b.size) for b in trial.then.blocks if b.gone != NEVER]
+    changes = [(b.requested_at, b.size) for b in trial.then.blocks if b.requested_at != LIVE]
+    changes += [(b.freed_at, -b.size) for b in trial.then.blocks if b.freed_at != NEVER]
     changes = sorted(change for change in changes if change[0] < trial.then.one_more)
     return requested + max(itertools.accumulate(size for _, size in changes))
 

@@ -377,4 +377,4 @@ class _Guard(weakref.ref[Any]):
         return guard
 
     def __init__(self, tensor: Any, on_freed: Callable[[_Guard], None], _row: int) -> None:
-        super().__init__(tensor, freed_at)  # type: ignore[call-arg]
+        super().__init__(tensor, on_freed)  # type: ignore[call-arg]

@@ -116,8 +116,10 @@ def _first_share(trial: Trial) -> float:
     growing = fixed = 0
     best = 1.0
     room = (1 - _MARGIN) * trial.case.capacity
-    todo = [(b.born, True, b) for b in trial.then.blocks if b.born < trial.then.one_more]
-    todo += [(b.gone, False, b) for b in trial.then.blocks if b.gone < trial.then.one_more]
+    todo = [
+        (b.requested_at, True, b) for b in trial.then.blocks if b.requested_at < trial.then.one_more
+    ]
+    todo += [(b.freed_at, False, b) for b in trial.then.blocks if b.freed_at < trial.then.one_more]
     if not trial.known:
         live = ledger.live(trial.case.index)
         growing = int(ledger.allocations.block[live[of_batch[live]]].sum())

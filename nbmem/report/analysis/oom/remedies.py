@@ -231,8 +231,8 @@ def _names(trial: Trial) -> Attempts:
 
 def _without(trial: Trial, rows: NDArray[np.int64]) -> Continuation:
     """Return what follows if some allocations do not come to the card again."""
-    gone = {*rows.tolist()}
-    return trial.then.changed(lambda b: None if b.born != LIVE and b.row in gone else b)
+    removed = {*rows.tolist()}
+    return trial.then.changed(lambda b: None if b.requested_at != LIVE and b.row in removed else b)
 
 
 def _gradients(trial: Trial) -> Attempts:
@@ -260,9 +260,9 @@ def _zeroed(trial: Trial) -> Continuation:
     category, then = trial.case.card_ledger.category, trial.then
 
     def change(block: FutureBlock) -> FutureBlock:
-        if block.born == LIVE or block.row < 0 or category[block.row] != Category.GRADIENTS:
+        if block.requested_at == LIVE or block.row < 0 or category[block.row] != Category.GRADIENTS:
             return block
-        return block._replace(gone=min(block.gone, then.end_of(block.step) - 0.5))
+        return block._replace(freed_at=min(block.freed_at, then.end_of(block.step) - 0.5))
 
     return then.changed(change)
 

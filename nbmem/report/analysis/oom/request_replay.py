@@ -131,12 +131,14 @@ def _run(allocator: CachingAllocator, places: dict[int, int], then: Continuation
         then: What follows.
     """
     blocks = then.blocks
-    todo = [(block.gone, 0, at) for at, block in enumerate(blocks) if block.gone != NEVER]
-    todo += [(block.born, 1, at) for at, block in enumerate(blocks) if block.born != LIVE]
+    todo = [(block.freed_at, 0, at) for at, block in enumerate(blocks) if block.freed_at != NEVER]
+    todo += [
+        (block.requested_at, 1, at) for at, block in enumerate(blocks) if block.requested_at != LIVE
+    ]
     held = {
         at: places[block.row]
         for at, block in enumerate(blocks)
-        if block.born == LIVE and block.row in places
+        if block.requested_at == LIVE and block.row in places
     }
     for position, is_request, at in sorted(todo):
         if not is_request:

@@ -230,8 +230,8 @@ def kept_elsewhere(then: Continuation, requested: Ints) -> Continuation:
     def change(block: FutureBlock) -> FutureBlock | None:
         if block.row not in grown:
             return block
-        if block.born == LIVE or block.size != requested[block.row]:
+        if block.requested_at == LIVE or block.size != requested[block.row]:
             return None
-        return block._replace(gone=min(block.gone, block.born + then.period + 0.25))
+        return block._replace(freed_at=min(block.freed_at, block.requested_at + then.period + 0.25))
 
     return replace(then.changed(change), slope=0)

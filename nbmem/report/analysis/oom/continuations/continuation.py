@@ -41,8 +41,8 @@ class FutureBlock(NamedTuple):
     """One block that lives at or after a failed request.
 
     Attributes:
-        born: Position of its request: 0 for the failed one; LIVE if it is allocated already.
-        gone: Position at which it is freed; NEVER if it stays.
+        requested_at: Position of its request; 0 for the failed one, LIVE if allocated already.
+        freed_at: Position at which it is freed; NEVER if it stays.
         size: Requested bytes.
         stream: CUDA stream.
         row: The recorded allocation that it is or repeats; -1 for none.
@@ -52,8 +52,8 @@ class FutureBlock(NamedTuple):
         kind: Its category, if that is known.
     """
 
-    born: float
-    gone: float
+    requested_at: float
+    freed_at: float
     size: int
     stream: int
     row: int
@@ -100,7 +100,9 @@ class Continuation:
         """Return it with a part of the batch; what lives already is unchanged."""
         return self.changed(
             lambda b: (
-                b._replace(size=max(1, int(b.size * share))) if b.of_batch and b.born != LIVE else b
+                b._replace(size=max(1, int(b.size * share)))
+                if b.of_batch and b.requested_at != LIVE
+                else b
             )
         )
 

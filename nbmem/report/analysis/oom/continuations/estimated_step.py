@@ -108,7 +108,10 @@ class _TrainingStep:
 
     def _alloc(self, like: FutureBlock, kind: Category | None = None) -> int:
         self.at, self.count = self.at + 1, self.count + 1
-        self._put(self.count, like._replace(born=float(self.at - 1), gone=NEVER, step=self.step))
+        self._put(
+            self.count,
+            like._replace(requested_at=float(self.at - 1), freed_at=NEVER, step=self.step),
+        )
         if kind is not None:
             self.kinds[self.count] = kind
             self.blocks[self.count] = self.blocks[self.count]._replace(kind=kind)
@@ -123,12 +126,12 @@ class _TrainingStep:
 
     def _free(self, keys: Iterable[int]) -> None:
         for key in keys:
-            if self.blocks[key].gone == NEVER:
-                self.blocks[key] = self.blocks[key]._replace(gone=self.at)
+            if self.blocks[key].freed_at == NEVER:
+                self.blocks[key] = self.blocks[key]._replace(freed_at=self.at)
                 self.at += 1
 
     def _live(self, *kinds: Category) -> list[int]:
-        return [k for k, b in self.blocks.items() if b.gone == NEVER and self.kinds[k] in kinds]
+        return [k for k, b in self.blocks.items() if b.freed_at == NEVER and self.kinds[k] in kinds]
 
     # --- what the program does
 
@@ -154,7 +157,7 @@ class _TrainingStep:
                 old = [row] if row in self.blocks and not self.blocks[row].saved else []
                 copies[row] = self._alloc(self.recorded[row])
                 self._free(old)  # its name is set anew
-        return [key for key in copies.values() if self.blocks[key].gone == NEVER]
+        return [key for key in copies.values() if self.blocks[key].freed_at == NEVER]
 
     def _finish(self, failed: int, of_step: list[int]) -> None:
         """Do the rest of a step."""

@@ -76,7 +76,7 @@ def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Conti
     live = {*rows}
     steps: dict[int, list[int]] = {}
     for at, block in enumerate(then.blocks):
-        if block.saved and (block.born != LIVE or block.row in live):
+        if block.saved and (block.requested_at != LIVE or block.row in live):
             steps.setdefault(block.step, []).append(at)
     blocks: list[FutureBlock | None] = list(then.blocks)
     extra: list[FutureBlock] = []
@@ -84,20 +84,20 @@ def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Conti
     for of_step in steps.values():
         for first in range(0, len(of_step), length):
             members = of_step[first : first + length]
-            back = min(then.blocks[at].gone for at in members)
+            back = min(then.blocks[at].freed_at for at in members)
             for number, at in enumerate(members[1:], first + 1):
                 block = then.blocks[at]
                 later = of_step[number + 2 : number + 3]
-                gone = then.blocks[later[0]].born + 0.25 if later else back
-                if gone >= block.gone or back <= block.born:
+                freed_at = then.blocks[later[0]].requested_at + 0.25 if later else back
+                if freed_at >= block.freed_at or back <= block.requested_at:
                     continue
-                if gone == LIVE + 0.25:
+                if freed_at == LIVE + 0.25:
                     freed.append(block.row)
                     blocks[at] = None
                 else:
-                    blocks[at] = block._replace(gone=gone)
+                    blocks[at] = block._replace(freed_at=freed_at)
                 if back != NEVER:
-                    extra.append(block._replace(born=back - 0.25, gone=block.gone))
+                    extra.append(block._replace(requested_at=back - 0.25, freed_at=block.freed_at))
     kept = [block for block in blocks if block is not None]
     return then.changed_to((*kept, *extra)), freed
 

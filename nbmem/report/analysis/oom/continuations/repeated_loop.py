@@ -76,7 +76,7 @@ def _period(requests: Requests) -> int | None:
     All of them are in the phase of the failed request.
     """
     last = len(requests.code) - 1
-    begin = int(np.searchsorted(requests.begun, requests.begun[last]))
+    begin = int(np.searchsorted(requests.phase_index, requests.phase_index[last]))
     longest = min(LONGEST, (last + 1 - begin) // REPEATED)
     same = np.flatnonzero(requests.code[last - longest : last] == requests.code[last])
     for period in (longest - same)[::-1].tolist():

@@ -46,13 +46,14 @@ class Requests(NamedTuple):
     Attributes:
         row: The allocation; of the failed request, the number of allocations before it.
         alloc: Whether it is a request, else a free.
-        size: Requested bytes; of a free, how many requests ago its block was made.
-        code: The same for equal requests, whose sizes are rounded, and for frees of as old blocks.
-            All blocks of earlier steps count as equally old.
+        size: Requested bytes; of a free, how many requests ago its block was allocated.
+        code: A number that equal rows share. Requests are equal if their rounded sizes are. Frees
+            are equal if their blocks have the same age, or if both blocks are of earlier steps.
         step: Number of the step; -1 before the first and without steps.
-        phase: Name of the phase that it is in or behind; empty before the first.
-        begun: Index of that phase.
-        number: How many requests its phase has made before; those for all steps do not count.
+        phase: Name of the phase that it is in or follows; empty before the first.
+        phase_index: Index of that phase.
+        number: How many earlier requests of its phase there are. What is allocated once for all
+            steps does not count.
     """
 
     row: Ints
@@ -61,7 +62,7 @@ class Requests(NamedTuple):
     code: Ints
     step: Ints
     phase: NDArray[np.str_]
-    begun: Ints
+    phase_index: Ints
     number: Ints
 
 
@@ -84,7 +85,7 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
     """
     requests = requests_before(case)
     last = len(requests.row) - 1
-    if requests.step[last] < 0:  # a load repeats itself, too, and ends
+    if requests.step[last] < 0:  # loading a checkpoint repeats requests, too, but is no step
         return None
     since = last - int(np.searchsorted(requests.step, requests.step[last]))
     for code in (requests.code, np.where(requests.alloc, 0, requests.code)):
@@ -106,33 +107,38 @@ def requests_before(case: FailedRequest) -> Requests:
     alloc = np.concatenate([np.ones(len(allocs), bool), np.zeros(len(frees), bool), [True]])
     order = np.argsort(at, kind="stable")[-MAX_REQUESTS:]
     at, row, alloc = at[order], row[order], alloc[order]
-    requested = np.append(a.requested[:made], case.size)[row]
+    sizes = np.append(a.requested[:made], case.size)[row]
     lasting = np.isin(case.card_ledger.category[:made], ONCE)
     age = np.searchsorted(a.allocated_at[:made][~lasting], at) - _numbers(lasting)[row]
-    rounded = round_sizes(requested, case.settings.roundup_power2_divisions)
+    rounded = round_sizes(sizes, case.settings.roundup_power2_divisions)
     passes = np.array([*phases.passes, -1], np.int64)
     begins = np.array([phases.bounds(index)[0] for index in range(len(phases.spans))], np.int64)
-    phase = np.searchsorted(begins, at, "right") - 1  # what is between two belongs to the first
-    born = np.searchsorted(begins, np.append(a.allocated_at[:made], case.index)[row], "right") - 1
+    phase = np.searchsorted(begins, at, "right") - 1  # between two phases the first one counts
+    requested = np.append(a.allocated_at[:made], case.index)[row]
+    own_phase = np.searchsorted(begins, requested, "right") - 1
     step = passes[phase]
-    older = ~alloc & (passes[born] < step)
+    older = ~alloc & (passes[own_phase] < step)
     count = np.cumsum(alloc & ~np.append(lasting, [False])[row])
     return Requests(
         row=row,
         alloc=alloc,
-        size=np.where(alloc, requested, age),
+        size=np.where(alloc, sizes, age),
         code=2 * np.where(alloc, rounded, np.where(older, -1, age)) + alloc,
         step=step,
         phase=np.where(phase >= 0, phases.names[phase], ""),
-        begun=phase,
+        phase_index=phase,
         number=count - count[np.searchsorted(phase, phase)],
     )
 
 
 def _numbers(lasting: NDArray[np.bool_]) -> Ints:
-    """Number the allocations of which each step makes new ones, in order.
+    """Number the allocations that each step makes anew, in order.
 
-    One number more is for the failed request. What is made once has the number of the next one.
+    The last number is the failed request's. An allocation that is made once, for all steps, has
+    the number of the next one.
+
+    Args:
+        lasting: Mask of the allocations that are made once.
     """
     return np.concatenate([[0], np.cumsum(~lasting)]).astype(np.int64)
 
@@ -142,20 +148,22 @@ def _place_before(requests: Requests, code: Ints, since: int) -> SamePlace | Non
 
     Args:
         requests: The requests.
-        code: What equal ones have in common.
+        code: A number that equal requests share (see `Requests.code`).
         since: Requests since the step began.
     """
     last = len(code) - 1
     same = np.flatnonzero(code[:last] == code[last])
     places = same[(requests.step[same] >= 0) & (requests.step[same] < requests.step[last])]
     places = places[requests.phase[places] == requests.phase[last]]
-    # Equal layers ask for as much: among their requests, the one with the same number in its phase.
+    # Equal layers request equal sizes. The number within the phase distinguishes them.
     equal, off = _count_equal(code, places), np.abs(requests.number[places] - requests.number[last])
-    # In the second step, what the first one left is freed in between: not all is equal.
+    # In the second step, blocks of the first are freed in between, so not every row is equal.
     enough = equal >= np.minimum(np.minimum(since // 2, last - places), MAX_EQUAL)
     first = requests.step[last] == requests.step[requests.step >= 0][0]
-    if not (first or enough.any()):  # before the next phase is known, it counts to the one before
-        places = same[(requests.step[same] >= 0) & (requests.begun[same] != requests.begun[last])]
+    if not (first or enough.any()):  # it may precede a phase that is not known yet
+        places = same[
+            (requests.step[same] >= 0) & (requests.phase_index[same] != requests.phase_index[last])
+        ]
         if requests.phase[last] == "inference":  # a first evaluation is no part of a training step
             places = places[requests.phase[places] == "inference"]
         equal = _count_equal(np.where(requests.alloc, code, 0), places)
@@ -195,16 +203,18 @@ def continued(
     of_batch = grows_with_batch(card_ledger)
     before = _rows_before(requests, place)
     grown = {row for row, old in before.items() if live[row] and live[old] and not once[row]}
-    longer = _longer(requests, place, live & ~once)
+    extended = _extended_blocks(requests, place, live & ~once)
     steps = max(2, min(MAX_STEPS, MAX_BLOCKS // period))
     sizes = _later_sizes(requests, place, since, of_batch)
 
-    def block(row: int, born: float, size: int, step: int) -> FutureBlock:
+    def block(row: int, requested_at: float, size: int, step: int) -> FutureBlock:
         kept, scales = bool(saved[row]), bool(of_batch[row])
         kind = Category(int(card_ledger.category[row])) if row < made else None
-        return FutureBlock(born, NEVER, size, int(a.stream[row]), row, kept, scales, step, kind)
+        return FutureBlock(
+            requested_at, NEVER, size, int(a.stream[row]), row, kept, scales, step, kind
+        )
 
-    # By their numbers, in which the ages of frees count; what is made once has none.
+    # By their numbers, from which the ages of frees are counted. What is made once has none.
     blocks = {
         -1 - row if once[row] else int(number[row]): block(row, LIVE, int(a.requested[row]), 0)
         for row in np.flatnonzero(live).tolist()
@@ -219,24 +229,22 @@ def continued(
         if requests.alloc[source]:
             new, count = count, count + 1
             blocks[new] = block(row, at, sizes(at), (at + since) // period)
-            old, gone = (
-                newest.get(row, int(number[row])),
-                at + 0.5,
-            )  # the name or gradient is set anew
+            # The name or gradient is assigned anew.
+            old, freed_at = newest.get(row, int(number[row])), at + 0.5
             newest[row] = new
             if row in before or not live[row]:
                 continue
         else:
-            old, gone = count - int(requests.size[source]), float(at)
-        if old in blocks and blocks[old].gone == NEVER:
-            blocks[old] = blocks[old]._replace(gone=gone)
+            old, freed_at = count - int(requests.size[source]), float(at)
+        if old in blocks and blocks[old].freed_at == NEVER:
+            blocks[old] = blocks[old]._replace(freed_at=freed_at)
     return Continuation(
         blocks=tuple(blocks.values()),
         period=period,
         steps=steps,
         since=since,
-        grown=tuple(sorted({*longer, *_generations(requests, period, grown, live & ~once)})),
-        slope=int(a.block[sorted(grown)].sum()) + sum(longer.values()),
+        grown=tuple(sorted({*extended, *_generations(requests, period, grown, live & ~once)})),
+        slope=int(a.block[sorted(grown)].sum()) + sum(extended.values()),
     )
 
 
@@ -252,10 +260,12 @@ def _rows_before(requests: Requests, place: SamePlace) -> dict[int, int]:
     )
 
 
-def _longer(requests: Requests, place: SamePlace, live: NDArray[np.bool_]) -> dict[int, int]:
+def _extended_blocks(
+    requests: Requests, place: SamePlace, live: NDArray[np.bool_]
+) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
-    It must be the same between three of them, as where a step joins its result to all before.
+    Three steps must extend it by the same bytes, as `results = torch.cat([results, new])` does.
     """
     last = len(requests.row) - 1
     period = last - place.before
@@ -273,7 +283,7 @@ def _longer(requests: Requests, place: SamePlace, live: NDArray[np.bool_]) -> di
 def _generations(
     requests: Requests, period: int, grown: set[int], live: NDArray[np.bool_]
 ) -> Iterator[int]:
-    """Yield all live allocations of what grows, of earlier steps, too."""
+    """Yield the live allocations of all steps whose latest one grows."""
     place = {row: at for at, row in enumerate(requests.row.tolist()) if requests.alloc[at]}
     for row in grown:
         at = place[row]
@@ -287,8 +297,8 @@ def _later_sizes(
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 
-    What grew by the same bytes twice goes on to do so. Of other sizes that changed, the later ones
-    are in proportion to those since the step began.
+    A size that grew twice by the same bytes continues to do so. Other sizes that changed are scaled
+    by the ratio of this step's sizes to the earlier step's.
     """
     last = len(requests.row) - 1
     period = last - place.before

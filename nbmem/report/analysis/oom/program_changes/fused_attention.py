@@ -38,15 +38,15 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     kept = trial.new_rows(Category.ACTIVATIONS)
     size, saved = trial.bytes_of(live), max(trial.bytes_of(kept), 1)
     rest = 1 - min(trial.bytes_of(np.intersect1d(live, kept)) / saved, 1.0)
-    rows, gone = {*found.rows.tolist()}, {*live.tolist()}
+    rows, removed = {*found.rows.tolist()}, {*live.tolist()}
     block_sizes = {int(trial.case.card_ledger.allocations.requested[row]) for row in rows}
     if failing:
         block_sizes.add(trial.case.size)
         size += trial.case.size
 
     def change(block: FutureBlock) -> FutureBlock | None:
-        if block.born == LIVE:
-            return None if block.row in gone else block
+        if block.requested_at == LIVE:
+            return None if block.row in removed else block
         if block.row in rows or block.size in block_sizes:
             return block._replace(size=1)
         if block.row < 0 and block.of_batch:

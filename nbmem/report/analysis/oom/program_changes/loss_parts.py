@@ -89,13 +89,13 @@ def _in_parts(
         live: Those that live at the failed request, which are free.
         stream: The stream of the step.
     """
-    rows, gone = {*found.rows.tolist()}, {*live}
+    rows, removed = {*found.rows.tolist()}, {*live}
     largest = 0
 
     def change(block: FutureBlock) -> FutureBlock | None:
         nonlocal largest
-        if block.born == LIVE:
-            return None if block.row in gone else block
+        if block.requested_at == LIVE:
+            return None if block.row in removed else block
         if block.row not in rows and not _has_their_size(block, found):
             return block
         largest = max(largest, block.size)

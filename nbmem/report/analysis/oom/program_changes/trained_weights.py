@@ -67,7 +67,7 @@ def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     kept = sum(_in_eight_bits(int(requested[row]), width) for row in live.tolist())
 
     def change(block: FutureBlock) -> FutureBlock | None:
-        if block.born == LIVE:
+        if block.requested_at == LIVE:
             return None if block.kind is Category.OPTIMIZER_STATE else block
         if block.kind is Category.OPTIMIZER_STATE:
             return block._replace(size=_in_eight_bits(block.size, width))
@@ -106,7 +106,7 @@ def adapters(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     live = trial.rows(*_OF_TRAINED)
 
     def change(block: FutureBlock) -> FutureBlock | None:
-        if block.born == LIVE:
+        if block.requested_at == LIVE:
             return None if block.kind in _OF_TRAINED else block
         if block.kind in _OF_TRAINED or _is_of_step(block):
             return block._replace(size=max(1, int(block.size * _ADAPTERS)))
