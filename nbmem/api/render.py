@@ -1,8 +1,8 @@
-"""Render a session; where a form fails, use the next simpler one.
+"""Render a session; where one format fails, use the next simpler one.
 
-The forms are the explorer, an SVG with tables, text, the ledger's figures and the counters'
+The formats are the explorer, an SVG with tables, text, the ledger's figures and the counters'
 figures. A note names each part that was left out, with the reason. A fallback must not fail for the
-reason that its form failed: views, tips and analyses are called only under a guard.
+same reason as its format: views, tips and analyses are called only through `Faults.part`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ def read(
         "The report beyond its ledger", lambda: _analysed(card_ledger, faults), None
     )
     if report is None:
-        report = _bare(card_ledger)
-    plain = report
+        report = _without_analysis(card_ledger)
+    before_tips = report
     report, notes = faults.part(
-        "The tips", lambda: _with_tips(card_ledger, plain, everything=everything), (plain, ())
+        "The tips",
+        lambda: _with_tips(card_ledger, before_tips, everything=everything),
+        (before_tips, ()),
     )
     if other_cards:
         found = faults.part("The other cards", lambda: _would_run_on(card_ledger), None)
@@ -106,9 +108,9 @@ def _viewer_json(read_report: Callable[[int | None], Report], device: int | None
 def unmuted(report: Report) -> Report:
     """Return a report without the findings of muted rules."""
     faults = Faults()
-    silent = faults.part("The list of muted tips", _muted, frozenset())
-    shown = tuple(finding for finding in report.findings if finding.rule not in silent)
-    return replace(report, findings=shown, notes=(*report.notes, *faults.notes))
+    rules = faults.part("The list of muted tips", _muted, frozenset())
+    findings = tuple(finding for finding in report.findings if finding.rule not in rules)
+    return replace(report, findings=findings, notes=(*report.notes, *faults.notes))
 
 
 def render_mimebundle(
@@ -139,11 +141,11 @@ def render_mimebundle(
         return {TEXT: _counter_text(session, device, err)}
     faults = Faults()
     if not ooms:
-        plain = replace(report, ooms=())
-        report = faults.part("The place of the error", partial(_without_ooms, report), plain)
+        fallback = replace(report, ooms=())
+        report = faults.part("The place of the error", partial(_without_ooms, report), fallback)
     cells = faults.part("The history of the cells", lambda: cells_of(report), ())
     bundle = faults.part("The views", lambda: _views(report, cells, faults), {})
-    return bundle if TEXT in bundle else {**bundle, TEXT: _plain(report, faults)}
+    return bundle if TEXT in bundle else {**bundle, TEXT: _ledger_text(report, faults)}
 
 
 def text_of(session: Session, device: int | None, read_report: Callable[[], Report]) -> str:
@@ -156,7 +158,7 @@ def text_of(session: Session, device: int | None, read_report: Callable[[], Repo
         return _counter_text(session, device, err)
     faults = Faults()
     text = faults.part("The text", lambda: _text(report, faults), None)
-    return _plain(report, faults) if text is None else _with_notes(text, faults.notes)
+    return _ledger_text(report, faults) if text is None else _with_notes(text, faults.notes)
 
 
 def _views(report: Report, cells: Sequence[CellDelta], faults: Faults) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def _card_ledger(session: Session, device: int | None, faults: Faults) -> CardLe
         return card_ledger_of(session, device)
     except UsageError:
         raise
-    except Exception as err:  # noqa: BLE001 - unless the ledger itself fails again
+    except Exception as err:  # noqa: BLE001 - the choice may have failed, not the ledger
         card_ledger = CardLedger(session, _card(session, device))
         faults.leave_out("The choice of the card", err)
         return card_ledger
@@ -230,7 +232,7 @@ def _muted() -> frozenset[str]:
     return muted()
 
 
-def _bare(card_ledger: CardLedger) -> Report:
+def _without_analysis(card_ledger: CardLedger) -> Report:
     """Build a report of the ledger's figures without any analysis."""
     from nbmem.report.analysis.report_builder import bare_timeline
     from nbmem.report.model import Moment, Peak, Report
@@ -264,13 +266,13 @@ def _bare(card_ledger: CardLedger) -> Report:
     )
 
 
-def _plain(report: Report, faults: Faults) -> str:
+def _ledger_text(report: Report, faults: Faults) -> str:
     """Render the ledger's figures where no view could be made."""
     from nbmem.report.ledger.fallback_text import ledger_lines
 
     head = f"{report.title} on {report.device.name}"
     lines = ledger_lines(report.ledger_at_peak, report.ledger_at_end)
-    return _with_notes(_clean(f"{head}\n{lines}"), (*report.notes, *faults.notes))
+    return _with_notes(_printable(f"{head}\n{lines}"), (*report.notes, *faults.notes))
 
 
 def _counter_text(session: Session, device: int | None, why: Exception) -> str:
@@ -287,10 +289,10 @@ def _counter_text(session: Session, device: int | None, why: Exception) -> str:
         figures = f"{session.name} on {trace.info.name}, as it was read:\n{counter_lines(trace)}"
     except Exception as err:  # noqa: BLE001 - the last form: only a sentence is left
         figures = f"{session.name}: its counters cannot be read, either: {error_of(err)}."
-    return _with_notes(_clean(figures), (*session.notes, note))
+    return _with_notes(_printable(figures), (*session.notes, note))
 
 
-def _clean(text: str) -> str:
+def _printable(text: str) -> str:
     """Replace control characters, which a terminal would interpret.
 
     Names in a session are not trusted.
@@ -300,4 +302,4 @@ def _clean(text: str) -> str:
 
 def _with_notes(text: str, notes: Sequence[str]) -> str:
     """Append notes to a text as a list, without wrapping."""
-    return "\n\n".join(filter(None, (text, "\n".join(f"- {_clean(note)}" for note in notes))))
+    return "\n\n".join(filter(None, (text, "\n".join(f"- {_printable(note)}" for note in notes))))

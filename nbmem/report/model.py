@@ -64,7 +64,7 @@ class PhaseRow:
     """One phase: its bytes at the start, at the peak and at the end.
 
     Attributes:
-        name: A phase as in core.spans.Span, or the user's own name for a block.
+        name: A phase (see `core.session.spans.Span`), or the user's own name for a block.
         step: From 0; None outside of a step.
         depth: 0, or 1 for a phase inside another (recompute in backward).
         t0_ns: Start, since the start of the recording.
@@ -201,16 +201,16 @@ class OomReport:
         limit: Bytes that this process may reserve, if a memory fraction is set.
         allocated: In live blocks.
         reserved: Held from the driver.
-        others: Held by other processes, including what the driver reserves for itself.
+        others: Bytes held by other processes, and by the driver itself.
         given_back: Cached bytes that torch released before the request failed.
         largest: The largest free cached block that could serve such a request.
-        pieces: All free cached blocks that could.
+        pieces: Bytes of all free cached blocks that could.
         pooled: Free bytes of private pools, which serve only the CUDA graphs that own them.
-        reason: Why it could not be served, in one or two sentences.
+        reason: Why the request failed, in one or two sentences.
         ledger: The card at that moment.
         holders: The largest, descending.
         remedies: Changes that would have sufficed, each tried in the simulator.
-        left: Bytes that only the failure still holds.
+        left: Bytes that only the error's traceback still holds.
         command: The command that frees those bytes.
         notes: One sentence each.
         calls: The user's lines that led to the request, the innermost first; empty if not known.
@@ -316,7 +316,7 @@ class Timeline:
         held: Bytes by category, shape (n, len(Category)).
         reserved: Bytes held from the driver, shape (n,).
         bands: Phases as (t0_ns, t1_ns, name, step), depth 0 only.
-        parts: Parts of the host's memory, (n, len(core.machine.PARTS)); None for a card.
+        parts: Parts of the host's memory, shape (n, len(host_memory.PARTS)); None for a card.
     """
 
     t_ns: NDArray[np.int64]

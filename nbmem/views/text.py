@@ -95,8 +95,8 @@ def ledger_table(report: Report, width: int) -> str:
     labels = max(len(row.label) + 2 * row.part for row in rows) + 2
     figures = max(len(row.peak.text) for row in rows), max(len(row.end.text) for row in rows)
     bar = min(18, (width - labels - sum(figures) - 8) // 2)
-    barred = [row for row in rows if _has_bar(row)]
-    scale = max((a.count or 0 for row in barred for a in (row.peak, row.end)), default=0)
+    with_bar = [row for row in rows if _has_bar(row)]
+    scale = max((a.count or 0 for row in with_bar for a in (row.peak, row.end)), default=0)
 
     def cells(row: LedgerRow, amount: Amount, figure: int) -> str:
         drawn = _bar(amount.count or 0, scale, bar) if _has_bar(row) else ""

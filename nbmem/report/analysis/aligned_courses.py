@@ -1,4 +1,4 @@
-"""Put two recordings' events on one axis, by the phases of both."""
+"""Align the events of two recordings on one axis, by their common phases."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def course(card_ledger: CardLedger, first: int, last: int) -> Course:
 def aligned(a: Course, b: Course) -> tuple[Ints, Ints]:
     """Return the position of each event of two courses on one axis.
 
-    A phase that both have begins and ends at the same position; it is as long as the longer one.
-    After the last of these phases, and where there are none, an event is one unit on either side.
+    A phase that both courses have begins and ends at the same position, and is as long as in the
+    longer one. After the last such phase, each event takes one unit.
 
     Returns:
         Positions of each side's events, ascending from 0, shapes as of `allocated`.
@@ -68,10 +68,10 @@ def aligned(a: Course, b: Course) -> tuple[Ints, Ints]:
     at = np.cumsum([0, *(max(q[0] - p[0], q[1] - p[1]) for p, q in pairwise(pairs))])
     positions = []
     for side, end in enumerate(ends):
-        known = np.array([pair[side] for pair in pairs], np.int64)
-        rest = end - int(known[-1])
+        bounds = np.array([pair[side] for pair in pairs], np.int64)
+        rest = end - int(bounds[-1])
         stretched = np.interp(
-            np.arange(end + 1), [*known, end], [*at, int(at[-1]) + rest] if rest else [*at, at[-1]]
+            np.arange(end + 1), [*bounds, end], [*at, int(at[-1]) + rest] if rest else [*at, at[-1]]
         )
         positions.append(np.rint(stretched).astype(np.int64))
     return positions[0], positions[1]
@@ -79,14 +79,14 @@ def aligned(a: Course, b: Course) -> tuple[Ints, Ints]:
 
 def _common_bounds(a: Course, b: Course) -> Iterator[tuple[int, int]]:
     """Yield where phases of both sides begin and end, ascending on both sides."""
-    there = dict(_keyed(b.phases))
-    before = (0, 0)
+    phases_b = dict(_keyed(b.phases))
+    last_end = (0, 0)
     for key, bounds_a in _keyed(a.phases):
-        bounds_b = there.get(key)
-        if bounds_b is None or bounds_a[0] < before[0] or bounds_b[0] < before[1]:
+        bounds_b = phases_b.get(key)
+        if bounds_b is None or bounds_a[0] < last_end[0] or bounds_b[0] < last_end[1]:
             continue
         yield from zip(bounds_a, bounds_b, strict=True)
-        before = (bounds_a[1], bounds_b[1])
+        last_end = (bounds_a[1], bounds_b[1])
 
 
 def _keyed(

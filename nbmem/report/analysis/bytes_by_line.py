@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-MAX_CODE, AROUND = 400, 3
-"""Length up to which code is shown whole; and the lines shown before and after those that took
-memory in longer code."""
+MAX_CODE, CONTEXT_LINES = 400, 3
+"""Lines up to which code is shown in full. Of longer code, lines that allocated memory are shown,
+with this many lines before and after."""
 
 MAX_ROWS = 200
-"""Lines that are listed individually, the largest."""
+"""Lines that are listed individually, largest first; the others are one row."""
 
 _BEFORE, _BACKWARD, _OTHERS, _REST = -1, -2, -3, -4
 _REASONS = {
@@ -41,8 +41,8 @@ _REASONS = {
 }
 _CALLS_ENGINE = ("_engine_run_backward", "_make_grads")
 """Functions of torch.autograd that run in the thread that calls backward() or grad()."""
-_STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
-"""Outermost functions of a program's or a Python thread's stack; the engine's has none of them."""
+_PYTHON_STARTS = (*TOP_LEVEL, "_run_module_as_main", "_bootstrap")
+"""Outermost functions of a program's or a Python thread's stack. Autograd's thread has none."""
 
 
 def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
@@ -67,9 +67,9 @@ def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
     if not (numbers > 0).any():
         return None
     table = np.zeros((len(numbers), 3), np.int64)
-    born = np.flatnonzero(a.allocated_at >= 0)
+    allocated = np.flatnonzero(a.allocated_at >= 0)
     for column, rows in enumerate(
-        (card_ledger.live(top), card_ledger.live(card_ledger.events), born)
+        (card_ledger.live(top), card_ledger.live(card_ledger.events), allocated)
     ):
         np.add.at(table[:, column], index.reshape(-1)[rows], a.block[rows])
     _check(card_ledger, top, table)
@@ -87,16 +87,16 @@ def lines_of(card_ledger: CardLedger, top: int) -> Lines | None:
             for number, reason in _REASONS.items()
             if number in bytes_of
         ),
-    ).shortened(MAX_CODE, AROUND)
+    ).shortened(MAX_CODE, CONTEXT_LINES)
 
 
 def _largest(bytes_of: dict[int, list[int]]) -> dict[int, list[int]]:
     """Return the largest lines, and the others summed up as one."""
     lines = sorted((n for n in bytes_of if n > 0), key=lambda number: -max(bytes_of[number]))
-    left = set(lines[MAX_ROWS:])
-    kept = {number: found for number, found in bytes_of.items() if number not in left}
-    rest = [bytes_of[number] for number in left]
-    return {**kept, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else kept
+    smaller = set(lines[MAX_ROWS:])
+    listed = {number: found for number, found in bytes_of.items() if number not in smaller}
+    rest = [bytes_of[number] for number in smaller]
+    return {**listed, _REST: list(map(sum, zip(*rest, strict=True)))} if rest else listed
 
 
 def _charged(card_ledger: CardLedger, source: Source) -> Ints:
@@ -106,17 +106,17 @@ def _charged(card_ledger: CardLedger, source: Source) -> Ints:
     # By stack: the line, or 0 if it has none; the last entry is for no stack (-1).
     line = np.array([*(_line(stack, source.file) for stack in stacks), 0], np.int64)
     calls = np.array([*map(_calls_engine, stacks), False], np.bool_)
-    programs = np.array([*map(_begins, stacks), False], np.bool_)
+    from_python = np.array([*map(_starts_in_python, stacks), False], np.bool_)
     charged = line[a.stack]
     in_backward = card_ledger.phases.named(card_ledger.born_in, "backward")
-    # The engine's: in a backward, without a line, and from no Python thread.
-    engines = in_backward & (charged == 0) & ~programs[a.stack]
-    # The last caller of the engine, unless another stack of a program comes in between.
-    programs_own = np.where(programs[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
-    last = np.maximum.accumulate(programs_own) if len(programs_own) else programs_own
+    # Autograd's thread allocates in a backward, with a stack that no Python thread started.
+    by_engine = in_backward & (charged == 0) & ~from_python[a.stack]
+    # The caller is the last allocation before it with a Python stack, if that called the engine.
+    python_rows = np.where(from_python[a.stack] & (a.allocated_at >= 0), np.arange(len(a)), -1)
+    last = np.maximum.accumulate(python_rows) if len(python_rows) else python_rows
     caller = np.where((last >= 0) & calls[a.stack[last]], charged[last], 0)
-    charged = np.where(engines & (caller > 0), caller, charged)
-    unknown = np.where(engines, _BACKWARD, _OTHERS)
+    charged = np.where(by_engine & (caller > 0), caller, charged)
+    unknown = np.where(by_engine, _BACKWARD, _OTHERS)
     return np.where(a.allocated_at < 0, _BEFORE, np.where(charged > 0, charged, unknown))
 
 
@@ -128,8 +128,8 @@ def _calls_engine(stack: Stack) -> bool:
     return any(frame.function in _CALLS_ENGINE for frame in stack)
 
 
-def _begins(stack: Stack) -> bool:
-    return bool(stack) and stack[-1].function.startswith(_STARTS)
+def _starts_in_python(stack: Stack) -> bool:
+    return bool(stack) and stack[-1].function.startswith(_PYTHON_STARTS)
 
 
 def _text(source: Source, number: int) -> str:
@@ -137,8 +137,8 @@ def _text(source: Source, number: int) -> str:
 
 
 def _check(card_ledger: CardLedger, top: int, table: Ints) -> None:
-    peak, kept, _ = table.sum(axis=0).tolist()
-    for position, found in ((top, peak), (card_ledger.events, kept)):
+    peak, at_end, _ = table.sum(axis=0).tolist()
+    for position, found in ((top, peak), (card_ledger.events, at_end)):
         allocated = int(card_ledger.allocated[position])
         if found != allocated:
             raise LedgerImbalanceError(

@@ -49,13 +49,13 @@ KEEPERS = frozenset(
     )
 )
 """Kinds of holders that a program's own code fills. Other rules report the others."""
-_NEVER = (Category.WORKSPACE, Category.COMMUNICATION)
+_NO_GROWTH = (Category.WORKSPACE, Category.COMMUNICATION)
 _STANDING = (Category.WEIGHTS, Category.OPTIMIZER_STATE)
-"""Categories that a program needs as they are, however many layers a loop builds. But optimizers
-that were made one after another, each after the training of the one before, are no layers."""
-WHOLE = 4
-"""Times the largest item of a list from which a tensor that is freed with it is no item: it joins
-them."""
+"""Categories that are no growth where a loop builds layers. They are growth where a program makes
+one optimizer after another, each after it has trained with the last."""
+JOINED_FACTOR = 4
+"""A tensor that is freed with a list is none of its items if it is this many times as large as the
+largest item: it is their concatenation."""
 _ITEM = re.compile(r"\[[^\[\]]*\]")
 _LAST = re.compile(r"\[\d+\]$")
 _LAST_ITEM = re.compile(r"(\[[^\[\]]*\])+$")
@@ -71,12 +71,12 @@ def variable_of(card_ledger: CardLedger, row: int) -> VariablePath | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Allocations that one variable keeps in one way.
+    """Allocations that one variable keeps alive.
 
     Attributes:
-        root: What one would delete or change; None if no name is known.
-        where: The function that has it (see `VariablePath.where`).
-        by_graph: Whether graphs keep them.
+        root: The variable that one would delete or change; None if no name is known.
+        where: Text on the function that has the variable (see `VariablePath.where`).
+        by_graph: Whether autograd graphs keep them.
         rows: The allocations, ascending.
         paths: Their paths as code, in that order; empty without a name.
         standing: The one category of standing memory that they have; None for other memory.
@@ -100,13 +100,13 @@ class Candidate:
 def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     """Group the allocations that live at a position by what keeps them.
 
-    What lives to the end is grouped by the paths that were found there. What was freed before is
-    grouped by the names that were read in the loop. Without a name, what is freed at once belongs
-    together: a function's list ends with the function.
+    Allocations that live to the end are grouped by the paths that were found there. Allocations
+    that were freed before are grouped by the names that were read in the loop. Unnamed ones are
+    grouped if they are freed together, as the list of a function is when the function returns.
     """
     a, category = card_ledger.allocations, card_ledger.category
     rows = card_ledger.live(until)
-    rows = rows[~np.isin(category[rows], _NEVER) & (a.addr[rows] < BEYOND)]
+    rows = rows[~np.isin(category[rows], _NO_GROWTH) & (a.addr[rows] < BEYOND)]
     groups = _Groups(card_ledger)
     to_the_end = {int(a.addr[row]): int(row) for row in rows[a.freed[rows] >= card_ledger.events]}
     known: set[int] = set()
@@ -124,14 +124,14 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
 def merge_by_root(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Merge the parts of a variable: lists of outputs and of losses."""
     merged: dict[tuple[str | None, str], Candidate] = {}
-    for one in candidates:
-        key = one.root, one.where
-        merged[key] = merged[key].with_rows(one) if key in merged else one
+    for candidate in candidates:
+        key = candidate.root, candidate.where
+        merged[key] = merged[key].with_rows(candidate) if key in merged else candidate
     return list(merged.values())
 
 
 class _Groups:
-    """Allocations by root, function, form of the path and way of keeping."""
+    """Allocations by root, function, pattern of the path, graph and standing category."""
 
     def __init__(self, card_ledger: CardLedger) -> None:
         self._card_ledger = card_ledger
@@ -141,14 +141,14 @@ class _Groups:
     def add_held(self, row: int, held: HeldStorage) -> None:
         """Add an allocation to the groups of all its holders."""
         for holder in held.holders:
-            kept_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
-            of_parameter = holder.path.endswith(".grad")  # each model of an ensemble has its own
-            if holder.kind in KEEPERS and not (kept_exception or of_parameter):
+            in_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
+            is_gradient = holder.path.endswith(".grad")  # each model of an ensemble has its own
+            if holder.kind in KEEPERS and not (in_exception or is_gradient):
                 place = parse_path(holder.path)
                 root = _root(holder, place)
                 standing = self._standing(row)
                 if standing is None or (holder.kind is HolderKind.NAME and not place.by_graph):
-                    key = root, place.where, _form(place.path), place.by_graph, standing
+                    key = root, place.where, _pattern(place.path), place.by_graph, standing
                     self._found[key][row] = place.path
 
     def add_named(self, row: int) -> None:
@@ -157,27 +157,27 @@ class _Groups:
         place = variable_of(card_ledger, row)
         if place is not None:
             path = _LAST.sub("[...]", place.path)  # repetitions share the name of one item
-            self._found[place.variable, place.where, _form(place.path), False, None][row] = path
+            self._found[place.variable, place.where, _pattern(place.path), False, None][row] = path
         elif card_ledger.category[row] == Category.ACTIVATIONS and self._phase(row) == "forward":
             self._found[None, "", "", True, None][row] = ""
         else:
-            form = self._burst(row)
+            pattern = self._freed_with(row)
             if a.freed[row] >= card_ledger.events:
-                form = f"{form} {a.requested[row]}"
-            self._found[None, "", form, False, None][row] = ""
+                pattern = f"{pattern} {a.requested[row]}"
+            self._found[None, "", pattern, False, None][row] = ""
 
     def _standing(self, row: int) -> Category | None:
         category = Category(int(self._card_ledger.category[row]))
         return category if category in _STANDING else None
 
-    def _burst(self, row: int) -> str:
-        """Describe what an allocation has in common with other items of a list.
+    def _freed_with(self, row: int) -> str:
+        """Return a key that an allocation shares with other items of its list.
 
-        It was made at the same place, and freed at the same moment.
+        They were allocated at the same place, and no allocation lies between their frees.
         """
         a = self._card_ledger.allocations
-        burst = np.searchsorted(self._allocated, a.freed[row])
-        return f"{burst} {self._phase(row)} {a.stack[row]}"
+        allocated_before = np.searchsorted(self._allocated, a.freed[row])
+        return f"{allocated_before} {self._phase(row)} {a.stack[row]}"
 
     def _phase(self, row: int) -> str:
         phase = int(self._card_ledger.born_in[row])
@@ -218,39 +218,38 @@ class _Groups:
         """
         lists, requested = self._lists(), self._card_ledger.allocations.requested
         sizes: dict[str, set[int]] = defaultdict(set)
-        for form, key in lists.items():
-            sizes[form].update(int(requested[row]) for row in self._found[key])
+        for shared, key in lists.items():
+            sizes[shared].update(int(requested[row]) for row in self._found[key])
         for key, found in list(self._found.items()):
             root, where, _, by_graph, standing = key
             if by_graph or standing is not None or key in lists.values():
                 continue
             for row in list(found):
-                form, size = self._burst(row), int(requested[row])
-                of_list = lists.get(form)
+                shared, size = self._freed_with(row), int(requested[row])
+                of_list = lists.get(shared)
                 if of_list is None:
                     continue
-                is_alike = root is None or (where == of_list[1] and size in sizes[form])
-                if is_alike and size < WHOLE * max(sizes[form]):
+                is_item = root is None or (where == of_list[1] and size in sizes[shared])
+                if is_item and size < JOINED_FACTOR * max(sizes[shared]):
                     del found[row]
                     self._found[of_list][row] = of_list[2]
             if not found:
                 del self._found[key]
 
     def _lists(self) -> dict[str, _Key]:
-        """Return the groups that are items of a list.
+        """Map `_freed_with` of the items of each list to the key of the list's group.
 
-        The key is what their items have in common.
-
-        A list comes before a dictionary: a loop's `batch["x"]` may have the item, too.
+        A list takes precedence over a dictionary: a loop's `batch["x"]` may have the item, too.
         """
         found: dict[str, _Key] = {}
-        ended = self._card_ledger.events
+        end = self._card_ledger.events
         freed = self._card_ledger.allocations.freed
         for key, rows in sorted(
-            self._found.items(), key=lambda one: any(map(_is_item, one[1].values()))
+            self._found.items(), key=lambda group: any(map(_is_item, group[1].values()))
         ):
-            if key[0] is not None and "[...]" in key[2] and not key[3] and key[4] is None:
-                found.update((self._burst(row), key) for row in rows if freed[row] < ended)
+            root, _, pattern, by_graph, standing = key
+            if root is not None and "[...]" in pattern and not by_graph and standing is None:
+                found.update((self._freed_with(row), key) for row in rows if freed[row] < end)
         return found
 
 
@@ -264,8 +263,8 @@ def _is_item(path: str) -> bool:
     return path.endswith("[...]")
 
 
-def _form(path: str) -> str:
-    """Return a path with placeholders for indices and keys."""
+def _pattern(path: str) -> str:
+    """Replace indices and keys in a path by `[...]`."""
     return _ITEM.sub("[...]", path)
 
 

@@ -1,8 +1,8 @@
 """Map the allocator's segments and blocks at any moments.
 
-A training loop repeats the same few hundred tilings of segments. So each is laid out and written
-once, and a segment has a list of its tilings over time: 2 to 30 kB for 1,500 moments. XOR over a
-hash of each block tells tilings apart.
+A tiling is how blocks and gaps divide one segment. A training loop repeats a few hundred tilings.
+So each is computed and written once, and a segment has a list of its tilings over time: 2 to 30 kB
+for 1,500 moments. Tilings are compared by the XOR of their blocks' hashes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-IN_SIGHT = 8000
-"""Parts of the pool that a picture can show separately: rows of pixels."""
+PIXEL_ROWS = 8000
+"""Parts of the pool that a picture can show separately."""
 BATCH = 100_000
-"""Blocks that are laid out at once, to limit memory use."""
-_DRIVERS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+"""Blocks that are cut at once, to limit memory use."""
+_SEGMENT_ACTIONS = (
+    Action.SEGMENT_ALLOC,
+    Action.SEGMENT_FREE,
+    Action.SEGMENT_MAP,
+    Action.SEGMENT_UNMAP,
+)
 
-Row = tuple[int, int, int, int, int, int]
+SegmentRow = tuple[int, int, int, int, int, int]
 """One row of Segments: address, bytes, stream, small, expandable, pool."""
 
 
@@ -57,19 +62,17 @@ def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = No
         most: Limit on pieces in all tilings together: adjacent narrow pieces are merged into a
             mixed piece, wider ones if that is not enough. None to merge nothing.
     """
-    if (
-        card_ledger.trace.info.is_host
-    ):  # each tensor would be a segment of its own, and none is drawn
+    if card_ledger.trace.info.is_host:  # the host has no segments to draw
         return PoolHistory(event=positions, segments=(), tilings=(), states=())
     ranges = _segment_ranges(card_ledger, positions)
     tilings = _Tilings(card_ledger, _blocks(card_ledger, positions), len(positions))
     states = tuple(tuple(tilings.over(row, inside)) for row, inside in ranges.items())
     highest = int(card_ledger.reserved[positions].max(initial=0))
-    least = 0 if most is None else highest // IN_SIGHT
-    laid = tilings.laid_out(least)
-    while most is not None and least < highest and sum(map(len, laid)) > most:
+    least = 0 if most is None else highest // PIXEL_ROWS
+    tiles = tilings.compute_all(least)
+    while most is not None and least < highest and sum(map(len, tiles)) > most:
         least = 4 * least + 1
-        laid = tilings.laid_out(least)
+        tiles = tilings.compute_all(least)
     return PoolHistory(
         event=positions,
         segments=tuple(
@@ -79,7 +82,7 @@ def pool_history(card_ledger: CardLedger, positions: Ints, most: int | None = No
             for _, size, stream, small, expandable, pool in ranges
         ),
         states=states,
-        tilings=tuple(laid),
+        tilings=tuple(tiles),
     )
 
 
@@ -90,9 +93,9 @@ class _Blocks(Columns):
     Attributes:
         addr: Address.
         size: Bytes.
-        kind: Its category, with PENDING if it is freed but awaited by a stream.
+        kind: Its category; plus PENDING if it is freed, but a stream still uses it.
         first: The first moment at which it existed.
-        last: The one after the last.
+        last: The first moment at which it no longer existed.
     """
 
     addr: Ints
@@ -108,11 +111,11 @@ def _blocks(card_ledger: CardLedger, positions: Ints) -> _Blocks:
     A freed block that waits for a stream is a separate row.
     """
     a = card_ledger.allocations
-    born, freed, died = (
+    allocated, freed, completed = (
         np.searchsorted(positions, events, side="right")
         for events in (a.allocated_at, a.freed, a.completed_at)
     )
-    used, waits = np.flatnonzero(born < freed), np.flatnonzero(freed < died)
+    used, waits = np.flatnonzero(allocated < freed), np.flatnonzero(freed < completed)
     rows = np.concatenate([used, waits])
     kind = card_ledger.category[rows].astype(np.int64)
     kind[len(used) :] += PENDING
@@ -120,32 +123,34 @@ def _blocks(card_ledger: CardLedger, positions: Ints) -> _Blocks:
         addr=a.addr[rows],
         size=a.block[rows],
         kind=kind,
-        first=np.concatenate([born[used], freed[waits]]),
-        last=np.concatenate([freed[used], died[waits]]),
+        first=np.concatenate([allocated[used], freed[waits]]),
+        last=np.concatenate([freed[used], completed[waits]]),
     )
     return found[np.argsort(found.addr, kind="stable")]
 
 
-def _segment_ranges(card_ledger: CardLedger, positions: Ints) -> dict[Row, list[tuple[int, int]]]:
+def _segment_ranges(
+    card_ledger: CardLedger, positions: Ints
+) -> dict[SegmentRow, list[tuple[int, int]]]:
     """Map each segment to the ranges of moments at which it existed.
 
     Segments that exist at the end come first.
     """
     events = card_ledger.trace.events
-    stretches = AddressRanges(card_ledger.trace.end.segments)
-    drivers = np.flatnonzero(np.isin(events.action, _DRIVERS))
-    before, first = np.unique(np.searchsorted(drivers, positions), return_index=True)
-    ranges: dict[Row, list[tuple[int, int]]] = {}
-    left, end = len(drivers), len(positions)
+    segments = AddressRanges(card_ledger.trace.end.segments)
+    changes = np.flatnonzero(np.isin(events.action, _SEGMENT_ACTIONS))
+    before, first = np.unique(np.searchsorted(changes, positions), return_index=True)
+    ranges: dict[SegmentRow, list[tuple[int, int]]] = {}
+    left, end = len(changes), len(positions)
     for count, begin in zip(before.tolist()[::-1], first.tolist()[::-1], strict=True):
-        for row in drivers[count:left].tolist()[::-1]:  # back in time
-            stretches.take_back(
+        for row in changes[count:left].tolist()[::-1]:  # back in time
+            segments.take_back(
                 int(events.action[row]),
                 int(events.addr[row]),
                 int(events.size[row]),
                 int(events.stream[row]),
             )
-        columns = (column.tolist() for _, column in stretches.segments().columns())
+        columns = (column.tolist() for _, column in segments.segments().columns())
         for segment in zip(*columns, strict=True):
             inside = ranges.setdefault(segment, [])
             if inside and inside[0][0] == end:
@@ -157,7 +162,7 @@ def _segment_ranges(card_ledger: CardLedger, positions: Ints) -> dict[Row, list[
 
 
 class _Tilings:
-    """The distinct tilings of segments, each laid out once.
+    """The distinct tilings of segments, each computed once.
 
     A training loop repeats them in every step.
     """
@@ -167,40 +172,43 @@ class _Tilings:
             card_ledger.trace.settings, card_ledger.trace.release
         )
         self._large = settings.large_segment_size
-        self._kept = frozenset(card_ledger.trace.kept_pools)
+        self._kept_pools = frozenset(card_ledger.trace.kept_pools)
         self._blocks = blocks
         self._moments = moments
         self._index: dict[tuple[int, int, int], int] = {}
         self._rows: list[Ints] = []
         self._starts: list[int] = []
 
-    def over(self, row: Row, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def over(self, row: SegmentRow, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield (moment, tiling) wherever the tiling of a segment changes."""
         addr, size, _, small, expandable, pool = row
         granule = (SMALL_SEGMENT if small else self._large) if expandable else 0
-        if pool in self._kept:
+        if pool in self._kept_pools:
             granule = 2 * size  # no page of that size is free: nothing is released to the driver
         low, high = map(int, np.searchsorted(self._blocks.addr, [addr, addr + size]))
         inside = self._blocks[slice(low, high)]
-        marks = _row_hashes(inside.addr - addr, inside.size, inside.kind)
+        hashes = _row_hashes(inside.addr - addr, inside.size, inside.kind)
         for begin, end in ranges:
-            now = np.maximum(inside.first, begin)
-            then = np.minimum(inside.last, end)
-            here = np.flatnonzero(now < then)
-            for moment, mark in _xor_changes(begin, end, now[here], then[here], marks[here]):
-                key = (size, granule, mark)
+            first = np.maximum(inside.first, begin)
+            last = np.minimum(inside.last, end)
+            present = np.flatnonzero(first < last)
+            for moment, tiling_hash in _xor_changes(
+                begin, end, first[present], last[present], hashes[present]
+            ):
+                key = (size, granule, tiling_hash)
                 if key not in self._index:
                     self._index[key] = len(self._rows)
-                    self._rows.append(low + np.flatnonzero((now <= moment) & (then > moment)))
+                    self._rows.append(low + np.flatnonzero((first <= moment) & (last > moment)))
                     self._starts.append(addr)
                 yield moment, self._index[key]
             if end < self._moments:
                 yield end, GONE
 
-    def laid_out(self, least: int) -> list[Ints]:
-        """Lay out all tilings, in the order of their indices.
+    def compute_all(self, least: int) -> list[Ints]:
+        """Compute all tilings, in the order of their indices.
 
-        See PoolHistory.tilings.
+        Args:
+            least: Bytes below which adjacent pieces are merged.
         """
         counts = np.array([len(rows) for rows in self._rows], np.int64)
         batches = np.unique(np.cumsum(counts) // BATCH, return_index=True)[1].tolist()
@@ -229,21 +237,21 @@ class _Tilings:
 
 
 def _row_hashes(*columns: Ints) -> NDArray[np.uint64]:
-    """Hash each row, so that XOR tells sets of rows apart.
+    """Hash each row, so that XOR distinguishes sets of rows.
 
     This is Zobrist hashing.
     """
-    mark = np.zeros(len(columns[0]), np.uint64)
+    mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:  # the steps of splitmix64: https://prng.di.unimi.it/splitmix64.c
-        mark += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        mark = (mark ^ (mark >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mark = (mark ^ (mark >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mark ^= mark >> np.uint64(31)
-    return mark
+        mixed += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def _xor_changes(
-    begin: int, end: int, first: Ints, last: Ints, marks: NDArray[np.uint64]
+    begin: int, end: int, first: Ints, last: Ints, hashes: NDArray[np.uint64]
 ) -> Iterator[tuple[int, int]]:
     """Return the moments at which the XOR of present rows changes.
 
@@ -251,8 +259,8 @@ def _xor_changes(
     """
     moments = np.concatenate([[begin], first, last])
     order = np.argsort(moments, kind="stable")
-    all_marks = np.concatenate([np.zeros(1, np.uint64), marks, marks])
-    sums = np.bitwise_xor.accumulate(all_marks[order])
+    all_hashes = np.concatenate([np.zeros(1, np.uint64), hashes, hashes])
+    sums = np.bitwise_xor.accumulate(all_hashes[order])
     moments = moments[order]
     final = np.flatnonzero(np.append(moments[1:] != moments[:-1], True) & (moments < end))
     return zip(moments[final].tolist(), sums[final].tolist(), strict=True)
@@ -280,8 +288,8 @@ def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -
     counts[:, 3] = count
     columns = (sizes, kinds, counts, np.zeros_like(sizes))
     pieces = np.stack([column.ravel() for column in columns], axis=1)
-    there = pieces[:, 0] > 0
-    return pieces[there], np.repeat(group, 4)[there]
+    nonempty = pieces[:, 0] > 0
+    return pieces[nonempty], np.repeat(group, 4)[nonempty]
 
 
 def _whole_pages(

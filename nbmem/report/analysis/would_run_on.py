@@ -109,7 +109,7 @@ class _Question:
         trace = card_ledger.trace
         fraction = recorded_settings(trace).per_process_memory_fraction
         self.fraction = 1.0 if fraction is None else fraction
-        self._refusals = bool(card_ledger.refused.seen)
+        self._refusals = bool(card_ledger.refused.errors)
         self.under_pressure = self._refusals or bool(releases_for_requests(trace))
         named = any(text.endswith(" bfloat16") for text in card_ledger.texts)
         self._bfloat16 = named and recorded is not None and recorded.bfloat16
@@ -266,7 +266,7 @@ class _Question:
         if card_ledger.events > self._left or limit <= 0:
             return None
         run = begin_replay(
-            card_ledger, None, limit, may_fail=may_fail.union(card_ledger.refused.seen)
+            card_ledger, None, limit, may_fail=may_fail.union(card_ledger.refused.errors)
         )
         born = card_ledger.allocations.allocated_at[self.workspaces].tolist()
         size = None if card is None else card.cublas_workspace

@@ -17,7 +17,7 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
 from nbmem.report.ledger.balance import Ledger
-from nbmem.report.ledger.failed_requests import refused_of
+from nbmem.report.ledger.failed_requests import failed_requests_of
 from nbmem.report.ledger.gathered_facts import facts_of
 from nbmem.report.ledger.outside_torch import NonTorchUsage, parts_at
 from nbmem.report.ledger.phase_map import PhaseMap
@@ -69,7 +69,7 @@ class CardLedger:
         self._followed = self._follow()
         self.allocations = self._followed.allocations
         self.events = len(self.trace.events)
-        self.refused = refused_of(session, device)
+        self.refused = failed_requests_of(session, device)
         facts, self.names, self.texts = facts_of(
             self.allocations, session, device, self.phases, self.refused
         )

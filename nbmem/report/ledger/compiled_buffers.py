@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_OF_FORWARD = ("forward", "load", "input", "inference")
+_FORWARD_PHASES = ("forward", "load", "input", "inference")
 
 
-def planned_names(  # noqa: PLR0913 - the facts known at that point
+def buffer_names(  # noqa: PLR0913 - the facts known at that point
     allocations: Allocations,
     born_in: Ints,
     phases: PhaseMap,
@@ -52,47 +52,47 @@ def planned_names(  # noqa: PLR0913 - the facts known at that point
         texts: The texts that the labels' names point into.
     """
     names: dict[int, str] = {}
-    for category, within in (
-        (Category.ACTIVATIONS, _before),
+    for category, phases_of in (
+        (Category.ACTIVATIONS, _forward_before),
         (Category.TEMPORARIES, lambda phase, _: [phase]),
     ):
         listed = np.flatnonzero((storage_labels.addr == 0) & (storage_labels.category == category))
         found = phases.of(storage_labels.position[listed])
         for phase in np.unique(found[found != NOWHERE]).tolist():
             of_phase = listed[found == phase]
-            rows = np.flatnonzero(np.isin(born_in, within(phase, phases)))
+            rows = np.flatnonzero(np.isin(born_in, phases_of(phase, phases)))
             sizes = allocations.requested[rows]
-            for row, one in _in_order(
+            for row, one in _match_in_order(
                 sizes, storage_labels.size[of_phase], undisturbed[rows]
             ).items():
                 names[int(rows[row])] = texts[storage_labels.name[of_phase[one]]]
     return names
 
 
-def _before(phase: int, phases: PhaseMap) -> list[int]:
+def _forward_before(phase: int, phases: PhaseMap) -> list[int]:
     """Return the phases of the forward that precedes a backward."""
     found: list[int] = []
-    while phase > 0 and phases.names[phase - 1] in _OF_FORWARD:
+    while phase > 0 and phases.names[phase - 1] in _FORWARD_PHASES:
         phase -= 1
         found.append(phase)
     return found
 
 
-def _in_order(made: Ints, listed: Ints, undisturbed: Mask) -> dict[int, int]:
+def _match_in_order(sizes: Ints, listed: Ints, undisturbed: Mask) -> dict[int, int]:
     """Match allocations with a list of sizes that occurs among them in order.
 
-    A match counts only if the earliest and the latest alignment agree. Copies that a first launch
-    makes to time a kernel are freed before anything else is allocated. So a second attempt leaves
-    such allocations out.
+    A match counts only if the earliest and the latest alignment agree. The first launch of a kernel
+    makes copies to time it, which are freed before anything else is allocated. So a second attempt
+    leaves such allocations out.
 
     Returns:
         For each certain allocation its index in the list.
     """
     certain: dict[int, int] = {}
-    for kept in (np.ones(len(made), bool), ~undisturbed):
-        at = np.flatnonzero(kept)
-        early = _earliest(made[at], listed)
-        late = _earliest(made[at][::-1], listed[::-1])
+    for considered in (np.ones(len(sizes), bool), ~undisturbed):
+        at = np.flatnonzero(considered)
+        early = _earliest(sizes[at], listed)
+        late = _earliest(sizes[at][::-1], listed[::-1])
         if early is None or late is None:
             continue
         for one, (first, last) in enumerate(zip(early, reversed(late), strict=True)):
@@ -101,15 +101,15 @@ def _in_order(made: Ints, listed: Ints, undisturbed: Mask) -> dict[int, int]:
     return certain
 
 
-def _earliest(made: Ints, listed: Ints) -> list[int] | None:
-    """Find the earliest places of a list of sizes, in order.
+def _earliest(sizes: Ints, listed: Ints) -> list[int] | None:
+    """Find the earliest index of each listed size, in order.
 
     Returns None if not all of the list is found.
     """
     found: list[int] = []
-    sizes = enumerate(made.tolist())
+    remaining = enumerate(sizes.tolist())
     for wanted in listed.tolist():
-        at = next((at for at, size in sizes if size == wanted), None)
+        at = next((at for at, size in remaining if size == wanted), None)
         if at is None:
             return None
         found.append(at)

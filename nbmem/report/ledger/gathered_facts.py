@@ -16,7 +16,7 @@ from nbmem.core.session.tensor_names import RECOMPUTED
 from nbmem.report.ledger.allocation_facts import Facts
 from nbmem.report.ledger.allocation_sites import step_temporaries
 from nbmem.report.ledger.autocast_copies import autocast_copies
-from nbmem.report.ledger.compiled_buffers import planned_names
+from nbmem.report.ledger.compiled_buffers import buffer_names
 from nbmem.report.ledger.cublas_workspaces import first_in_backward, select_possible_workspaces
 from nbmem.report.ledger.cudnn_benchmark import SEARCH, find_cudnn_searches
 from nbmem.report.ledger.ddp_buckets import find_ddp_buckets
@@ -87,7 +87,7 @@ def facts_of(
     seen.set_names(
         gradient_names(*known, of_parameters=seen.observed(Category.GRADIENTS), texts=names)
     )
-    seen.set_names(planned_names(*known, undisturbed=undisturbed, texts=names))
+    seen.set_names(buffer_names(*known, undisturbed=undisturbed, texts=names))
     kept_apart = find_ddp_buckets(
         allocations, trace.storage_labels, seen.unseen & ~within, born_in, phases
     )

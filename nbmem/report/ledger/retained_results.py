@@ -34,18 +34,18 @@ def select_outliving_results(
         allocations: The recording's allocations.
         born_in: Index of the phase in which each was allocated.
         phases: The phases.
-        representative: For each allocation the row that represents its repetitions
-            (ledger/repeated_steps.py).
+        representative: For each allocation, the row that stands for the same allocation of all
+            steps (see `find_repeats`).
         events: Number of events.
     """
     until = np.append(phases.next_pass_ends("forward"), np.iinfo(np.int64).max)
     end = until[np.where(born_in == NOWHERE, len(until) - 1, born_in)]
     in_forward = phases.named(born_in, "forward")
-    lives = allocations.freed >= events
-    outlives = in_forward & (end <= events) & ((allocations.freed > end) | lives)
-    open_end = in_forward & (end > events) & lives
-    decided = in_forward & ~open_end
+    lives_on = allocations.freed >= events
+    outlives = in_forward & (end <= events) & ((allocations.freed > end) | lives_on)
+    undecided = in_forward & (end > events) & lives_on
+    decided = in_forward & ~undecided
     votes = np.zeros(len(representative), np.int64)
     np.add.at(votes, representative[decided], np.where(outlives[decided], 1, -1))
-    found: Mask = outlives | (open_end & (votes[representative] > 0))
+    found: Mask = outlives | (undecided & (votes[representative] > 0))
     return found

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report
     from nbmem.report.tips.rule import Rule
 
-    _Place = tuple[bool, bool, int, int, str]
+    _SortKey = tuple[bool, bool, int, int, str]
 
-OF_GROWTH = frozenset(("grows_each_step", "graph_kept"))
-"""Rules of what grows from step to step."""
-MUCH = 0.1
-"""Part of the allocated peak from which a saving comes before what only the cache holds."""
+GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
+"""Rules about memory that grows from step to step."""
+LARGE_SAVING = 0.1
+"""Share of the allocated peak from which a saving precedes tips about the cache."""
 
 
 def rule_named(name: str) -> Rule:
@@ -41,8 +41,8 @@ def rule_named(name: str) -> Rule:
     """
     by_name = {rule.name: rule for rule in RULES}
     if name not in by_name:
-        meant = suggest(name, by_name, "`{}`")
-        raise UsageError(f"{name!r} is not a tip. {meant}There are: {', '.join(by_name)}.")
+        suggestion = suggest(name, by_name, "`{}`")
+        raise UsageError(f"{name!r} is not a tip. {suggestion}There are: {', '.join(by_name)}.")
     return by_name[name]
 
 
@@ -73,7 +73,7 @@ def advise(
         everything: Also run the rules that apply only where memory is short.
     """
     evidence = Evidence(session, card_ledger, report, everything=everything)
-    found: list[tuple[_Place, Finding]] = []
+    found: list[tuple[_SortKey, Finding]] = []
     faults = Faults()  # a faulty rule must not stop the report or other tips
     for rule in RULES:
         run = partial(_run_rule, rule, evidence)
@@ -83,7 +83,7 @@ def advise(
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
     growth = None
-    if any(finding.rule in OF_GROWTH for finding in findings):
+    if any(finding.rule in GROWTH_RULES for finding in findings):
         growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
     return Advice(findings=findings, notes=faults.notes, growth=growth)
 
@@ -98,20 +98,20 @@ def _growth(e: Evidence) -> StepGrowth | None:
     return growth_by_step(e.card_ledger, [g for g in found if g.works and e.worth(g.held)], room)
 
 
-def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_Place, Finding]]:
-    """Return a rule's findings, each with its place among the others."""
-    if not _may_speak(rule, evidence):
+def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_SortKey, Finding]]:
+    """Return a rule's findings, each with its sort key."""
+    if not _applies(rule, evidence):
         return []
-    least = MUCH * evidence.report.peak.allocated
+    least = LARGE_SAVING * evidence.report.peak.allocated
     found = []
     for finding in rule.check(evidence):
-        later = rule.of_cache or finding.low < least
-        place = rule.last_resort, later, -finding.low, -finding.high, finding.rule
-        found.append((place, finding))
+        is_later = rule.of_cache or finding.low < least
+        key = rule.last_resort, is_later, -finding.low, -finding.high, finding.rule
+        found.append((key, finding))
     return found
 
 
-def _may_speak(rule: Rule, evidence: Evidence) -> bool:
+def _applies(rule: Rule, evidence: Evidence) -> bool:
     if not (rule.anywhere or evidence.trace.info.keeps_history):
         return False
     if evidence.everything or rule.when == "always":

@@ -1,8 +1,8 @@
 """Recognize a loaded checkpoint by the sizes of its tensors.
 
-A function's own variables are gone when the first forward shows which tensors are weights, and most
-recordings have no stacks. What is left is the order: torch.load makes all tensors of a file, in the
-order of the model's own, and they are freed together.
+A loading function has returned when the first forward shows which tensors are weights, and most
+recordings have no stacks. So only the order identifies a checkpoint: torch.load creates a file's
+tensors in the order of the model's weights, and they are freed together.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 MIN_TENSORS = 4
 """Tensors of a checkpoint below which equal sizes may be a coincidence."""
-ALIKE = 0.9
-"""Part of the weights' bytes that a checkpoint has at least."""
+MIN_SHARE = 0.9
+"""Share of the weights' bytes that a checkpoint must have."""
 
 
 def copies_of_weights(e: Evidence) -> Ints:
     """Return allocations with the sizes of the weights, in their order.
 
-    They were made behind the weights and before the first forward, lived together, and were freed
-    with no allocation in between. Empty if there are too few of them.
+    They were allocated after the weights and before the first forward, lived together, and were
+    freed with no allocation in between. Empty if there are too few of them.
     """
     a, card_ledger = e.card_ledger.allocations, e.card_ledger
     none = np.zeros(0, np.int64)
@@ -42,8 +42,8 @@ def copies_of_weights(e: Evidence) -> Ints:
     others = early & (a.freed < card_ledger.events) & ~np.isin(card_ledger.category, OWNED)
     others &= a.allocated_at > a.allocated_at[weights].max()
     found = _in_order(a.requested[weights], np.flatnonzero(others), a.requested)
-    alike = a.block[found].sum() >= ALIKE * a.block[weights].sum()
-    if len(found) < MIN_TENSORS or not alike or a.freed[found].min() < a.allocated_at[found].max():
+    enough = a.block[found].sum() >= MIN_SHARE * a.block[weights].sum()
+    if len(found) < MIN_TENSORS or not enough or a.freed[found].min() < a.allocated_at[found].max():
         return none
     between = (a.allocated_at > a.freed[found].min()) & (a.allocated_at < a.freed[found].max())
     return none if between.any() else found

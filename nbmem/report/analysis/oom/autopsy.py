@@ -72,7 +72,7 @@ def autopsies(
 
 def passed_over_note(card_ledger: CardLedger) -> str | None:
     """Return a note on requests that torch repeated with less, or None."""
-    rows = sorted(card_ledger.refused.passed_over)
+    rows = sorted(card_ledger.refused.retried)
     if not rows:
         return None
     most = format_bytes(int(card_ledger.trace.events.size[rows].max()))

@@ -99,13 +99,13 @@ def request_that_ended(card_ledger: CardLedger) -> FailedRequest | None:
 
 def _index_of_end(card_ledger: CardLedger) -> int | None:
     refused = card_ledger.refused
-    last = max(refused.seen, default=None)
+    last = max(refused.errors, default=None)
     fatal = is_oom_text(card_ledger.session.error or "") and last in refused.failed
     return last if fatal else None
 
 
 def _case(card_ledger: CardLedger, index: int, *, caught: bool) -> FailedRequest:
-    refusal = card_ledger.refused.seen[index]
+    refusal = card_ledger.refused.errors[index]
     events, settings = card_ledger.trace.events, recorded_settings(card_ledger.trace)
     size, free = int(events.size[index]), int(events.addr[index])
     reserved = int(card_ledger.reserved[index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,21 +49,21 @@ class AllocationGroup:
 def groups(case: FailedRequest) -> list[AllocationGroup]:
     """Group the allocations that lived at the failure, largest group first."""
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
-    late = _held_at_the_end(case)
-    found: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
+    at_end = _holders_at_end(case)
+    rows_by_key: dict[tuple[str | None, Category, str | None, bool, str | None], list[int]] = {}
     live = card_ledger.live(case.index)
-    for row, now in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
+    for row, this_step in zip(live.tolist(), case.of_this_step(live).tolist(), strict=True):
         category = Category(int(card_ledger.category[row]))
         name, free = card_ledger.name(row), None
         stack, place = int(a.stack[row]), is_place(name)
         root = None if name is None or place else root_of(name)
-        if a.freed[row] == card_ledger.events and (holder := late.get(int(a.addr[row]))):
-            if holder[2] is not None and root is not None and root.startswith(LOCAL):
-                root = holder[2]
-            # A local of a layer that failed says less of its activation than the line of its birth.
-            local = None if category is Category.ACTIVATIONS else holder[2]
-            root = (holder[0] or root) if is_graph_name(name) else (root or holder[0] or local)
-            free = holder[1]
+        if a.freed[row] == card_ledger.events and (holder := at_end.get(int(a.addr[row]))):
+            if holder.local is not None and root is not None and root.startswith(LOCAL):
+                root = holder.local
+            # For an activation, the line that allocated it is more specific than a layer's local.
+            local = None if category is Category.ACTIVATIONS else holder.local
+            root = (holder.name or root) if is_graph_name(name) else (root or holder.name or local)
+            free = holder.free
             if free == TRACEBACK and a.allocated_at[row] >= 0:
                 free = None  # held by this failure's own traceback, which has its own line
         elif category is Category.USER_TENSORS:
@@ -71,9 +71,9 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
         line = None if root or stack < 0 else users_line(card_ledger.session.stacks[stack])
         if name is not None and place and root is line is None:
             root = root_of(name)
-        older = category is Category.ACTIVATIONS and not now
-        found.setdefault((root, category, line, older, free), []).append(row)
-    made = [
+        older = category is Category.ACTIVATIONS and not this_step
+        rows_by_key.setdefault((root, category, line, older, free), []).append(row)
+    result = [
         AllocationGroup(
             held=HeldGroup(
                 name=root,
@@ -86,30 +86,38 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
             rows=np.array(rows, np.int64),
             free=free,
         )
-        for (root, category, line, older, free), rows in found.items()
+        for (root, category, line, older, free), rows in rows_by_key.items()
     ]
-    return sorted(made, key=lambda group: -group.held.requested)
+    return sorted(result, key=lambda group: -group.held.requested)
 
 
-def _held_at_the_end(
-    case: FailedRequest,
-) -> dict[int, tuple[str | None, str | None, str | None]]:
-    """Map addresses to a name, what `%nbmem free` takes, and a local.
+class _HolderAtEnd(NamedTuple):
+    """What holds one storage at the end of the recording.
 
-    A traceback is no name for a tensor; the line that made it has more information. But of a
-    function that failed its variable is known: an earlier name may be the loop's own variable,
-    which was assigned anew, while a list of that function keeps the tensor.
+    Attributes:
+        name: Name of the root; None for a traceback, which says less than the allocating line.
+        free: Argument of `%nbmem free` that releases it, or None.
+        local: Variable of the failed function that holds it, or None. It replaces an earlier name,
+            which may be the loop's variable that was assigned anew.
     """
+
+    name: str | None
+    free: str | None
+    local: str | None
+
+
+def _holders_at_end(case: FailedRequest) -> dict[int, _HolderAtEnd]:
+    """Map addresses to what holds their storages at the end."""
     card_ledger = case.card_ledger
-    found: dict[int, tuple[str | None, str | None, str | None]] = {}
+    found: dict[int, _HolderAtEnd] = {}
     for held in held_storages(card_ledger.session, card_ledger.trace) or ():
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)
-        elif all(way.kind is HolderKind.NAME for way in held.holders):  # data, and a slice of it
-            free = ", ".join(dict.fromkeys(way.root for way in held.holders))
-        local = best.kind in _LOCALS and best.path.startswith(LOCAL)
+        elif all(holder.kind is HolderKind.NAME for holder in held.holders):  # data and its slice
+            free = ", ".join(dict.fromkeys(holder.root for holder in held.holders))
+        is_local = best.kind in _LOCALS and best.path.startswith(LOCAL)
         unnamed = free == TRACEBACK or best.kind is HolderKind.UNSEEN
         name = None if unnamed else best.root
-        found[held.addr] = name, free, root_of(best.path) if local else None
+        found[held.addr] = _HolderAtEnd(name, free, root_of(best.path) if is_local else None)
     return found

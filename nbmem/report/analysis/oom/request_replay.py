@@ -1,8 +1,8 @@
 """Simulate a failed request and its step again, with one change.
 
-Memory freed just before the line is tried on the layout of that moment: its neighbours stay in
-place. Other settings and sizes are tried from the start of the recording. That is done only if the
-unchanged replay fails where the recording failed; else the simulation shows nothing.
+Freeing memory before the failed line is simulated on the layout of that moment, in which the other
+blocks keep their addresses. Other settings and sizes are simulated from the start of the recording.
+That is done only if the unchanged replay fails at the same request; otherwise it proves nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReplayEnd(NamedTuple):
     Attributes:
         position: The request that fails; NEVER if none does. A position below zero is before the
             failed request of the recording.
-        left: Bytes that are not allocated then.
+        left: Bytes that are free at its end.
     """
 
     position: float
@@ -58,16 +58,16 @@ def replay_from_layout(
         capacity: Bytes that may be reserved; None for the capacity at that time.
     """
     total = case.capacity if capacity is None else capacity
-    at = layout(case)
+    recorded = layout(case)
     driver = SimulatedDriver(total)
-    driver.used = int(at.segments.size.sum())
+    driver.used = int(recorded.segments.size.sum())
     allocator = CachingAllocator(
         total_bytes=total,
         release=case.card_ledger.trace.release,
         settings=replace(case.settings, per_process_memory_fraction=None),
         driver=driver,
     )
-    restore(allocator, at)
+    restore(allocator, recorded)
     addr = case.card_ledger.allocations.addr
     live = case.card_ledger.live(case.index).tolist()
     places = {row: int(addr[row]) for row in live if int(addr[row]) in allocator.live}
@@ -87,10 +87,10 @@ class FailureReplay:
 
     def __init__(self, case: FailedRequest) -> None:
         self._case = case
-        failed = case.card_ledger.refused.seen
-        self._passed_over = frozenset(at for at in failed if at != case.index)
-        short = case.index < MAX_EVENTS and not case.card_ledger.trace.dropped
-        self.faithful = short and self._replay(None, {}, case.index + 1)[1] == case.index
+        failed = case.card_ledger.refused.errors
+        self._may_fail = frozenset(at for at in failed if at != case.index)
+        is_short = case.index < MAX_EVENTS and not case.card_ledger.trace.dropped
+        self.faithful = is_short and self._replay(None, {}, case.index + 1)[1] == case.index
 
     def replay(
         self,
@@ -118,7 +118,7 @@ class FailureReplay:
         self, conf: str | None, resized: Mapping[int, int], count: int
     ) -> tuple[AllocatorReplay, int | None]:
         case = self._case
-        run = begin_replay(case.card_ledger, conf, case.capacity, may_fail=self._passed_over)
+        run = begin_replay(case.card_ledger, conf, case.capacity, may_fail=self._may_fail)
         return run, run.replay(count, frozenset(), resized).refused
 
 
