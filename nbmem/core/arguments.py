@@ -54,7 +54,7 @@ class LineParser(argparse.ArgumentParser):
         Raises:
             UsageError: The line cannot be parsed.
         """
-        options, unknown = self.parse_known_args(words_of(line))
+        options, unknown = self.parse_known_args(split_words(line))
         if unknown:
             raise UsageError(self.unknown(unknown))
         return options
@@ -137,7 +137,7 @@ def parser_of(prog: str, *add: Callable[[argparse.ArgumentParser], None]) -> Lin
     return parser
 
 
-def words_of(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Split a line into words.
 
     Quotes keep blanks inside a word. A backslash is an ordinary character, as in a Windows path.

@@ -109,7 +109,7 @@ class BackwardSearch:
     def _is_member(self, obj: Any) -> bool:
         """Return whether an object may be a part of a cycle; others end a path."""
         kind = type(obj)
-        ends = isinstance_of_module(obj) or kind is FrameType or self._reach.is_barred(kind)
+        ends = isinstance_of_module(obj) or kind is FrameType or self._reach.is_skipped(kind)
         return not ends and id(obj) not in self._globals_of and not is_a(kind, type)
 
     def _unexplained(self) -> set[int]:
@@ -197,7 +197,7 @@ class BackwardSearch:
         if type(obj) is FrameType:
             self._ends.update(_by_local(obj, hits))
             return True
-        if self._reach.is_barred(type(obj)):
+        if self._reach.is_skipped(type(obj)):
             root = name_of(obj if type(obj) is type else type(obj))
             kind = kind if type(obj) is type else HolderKind.UNSEEN
             holder = Holder(kind, root, f"something of {root}")

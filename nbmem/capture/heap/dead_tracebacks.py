@@ -83,7 +83,7 @@ class _Search:
                     yield
 
     def _referents(self, obj: Any) -> list[Any]:
-        if self._reach.is_barred(type(obj)):
+        if self._reach.is_skipped(type(obj)):
             return []
         found = gc.get_referents(obj)
         if is_node(type(obj)):

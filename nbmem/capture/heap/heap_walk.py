@@ -22,7 +22,7 @@ from nbmem.capture.heap.unreachable import (
 )
 from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import is_a
-from nbmem.capture.interpreter.roots import barred_dictionaries, places
+from nbmem.capture.interpreter.roots import places, skipped_dictionaries
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
@@ -181,7 +181,7 @@ def _storages_from(
     found: set[tuple[int, int]] = set()
 
     def steps() -> Generator[None]:
-        reach = ForwardWalk(torch, barred_dictionaries(namespace), cut.edges)
+        reach = ForwardWalk(torch, skipped_dictionaries(namespace), cut.edges)
         yield from reach.steps(objects)
         seen = TensorStorages(torch)
         yield from _see(seen, reach.tensors)
@@ -242,7 +242,7 @@ class _WalkInProgress:
         torch, namespace, seen = self._torch, self._namespace, self._seen
         begun = [place for place in places(namespace) if not self._cut.place(place)]
         yield None
-        reach = ForwardWalk(torch, barred_dictionaries(namespace), self._cut.edges)
+        reach = ForwardWalk(torch, skipped_dictionaries(namespace), self._cut.edges)
         yield from reach.steps([place.obj for place in begun])
         self._deep = reach.graphs.deep
         if self._met is not None:

@@ -41,11 +41,11 @@ again."""
 APART = 32
 """A piece with this many objects takes no objects found by the next one. Rows of data must not be
 beside a model's layers, or each of them would be searched for paths to a tensor."""
-BARRED = -1
+SKIPPED = -1
 _NEW = -2
 _PLAIN = Kind.PLAIN
 _ONLY_PLAIN = {Kind.PLAIN}
-_NO_TENSORS = {Kind.PLAIN, Kind.BARRED}
+_NO_TENSORS = {Kind.PLAIN, Kind.SKIPPED}
 
 
 class ForwardWalk:
@@ -55,7 +55,7 @@ class ForwardWalk:
 
     Args:
         torch: The user's torch.
-        barred: Objects that are not entered: the notebook's and the modules' dictionaries.
+        skipped: Objects that are not entered: the notebook's and the modules' dictionaries.
         cut: References that are skipped, as the ids of their two ends.
 
     Attributes:
@@ -66,15 +66,15 @@ class ForwardWalk:
     def __init__(
         self,
         torch: Any,
-        barred: Iterable[object],
+        skipped: Iterable[object],
         cut: Collection[tuple[int, int]] = (),
     ) -> None:
         self.tensors: dict[int, Any] = {}
         self._torch = torch
         self.graphs = Graphs(torch)
         self._kinds = Kinds(torch)
-        self._held = list(barred)
-        self._piece_of: dict[int, int] = {id(obj): BARRED for obj in self._held}
+        self._held = list(skipped)
+        self._piece_of: dict[int, int] = {id(obj): SKIPPED for obj in self._held}
         self._pieces: list[list[Any]] = [[]]
         self._refers: list[array[int]] = []
         self._links: dict[int, list[Any]] = {}
@@ -85,7 +85,7 @@ class ForwardWalk:
             self._cut.setdefault(source, set()).add(target)
 
     def without_noted(self, objects: Sequence[Any]) -> list[Any]:
-        """Return those of some objects that were neither reached nor barred."""
+        """Return those of some objects that were neither reached nor skipped."""
         return list(
             compress(objects, map(not_, map(self._piece_of.__contains__, map(id, objects))))
         )
@@ -111,7 +111,7 @@ class ForwardWalk:
                         yield from self._admit(found, seen)
                     self._adapt(len(part), len(found))
                 yield
-            seen -= {BARRED, _NEW}
+            seen -= {SKIPPED, _NEW}
             self._refers.append(array("q", seen))
             if len(self._pieces[-1]) >= APART and self._pieces[-1] is not piece:
                 self._pieces.append([])
@@ -124,16 +124,16 @@ class ForwardWalk:
         return [inner for inner in found if id(inner) not in cut] if cut else found
 
     def noted(self, objects: Sequence[Any]) -> set[int]:
-        """Return the ids of those among some objects that are reached or barred."""
+        """Return the ids of those among some objects that are reached or skipped."""
         return set(filter(self._piece_of.__contains__, map(id, objects)))
 
-    def is_barred(self, kind: type) -> bool:
+    def is_skipped(self, kind: type) -> bool:
         """Return whether objects of a class are never entered."""
-        return self._kinds.of(kind) is Kind.BARRED
+        return self._kinds.of(kind) is Kind.SKIPPED
 
     def place_of(self, key: int) -> int:
-        """Return the index of the piece of an object; BARRED if it has none."""
-        return self._piece_of.get(key, BARRED)
+        """Return the index of the piece of an object; SKIPPED if it has none."""
+        return self._piece_of.get(key, SKIPPED)
 
     def refers(self) -> list[array[int]]:
         """Return, for each piece, the pieces that its objects refer to."""
@@ -206,7 +206,7 @@ class ForwardWalk:
         if kind is None:
             kind = self._kinds.of(type(obj))
         if kind is not Kind.PLAIN and not self._enter(obj, kind):
-            return BARRED
+            return SKIPPED
         if len(self._pieces[-1]) >= PIECE:
             self._pieces.append([])
         self._pieces[-1].append(obj)
@@ -265,7 +265,7 @@ class ForwardWalk:
         kinds = self._kinds.among(part)
         if kinds - _NO_TENSORS:
             return False
-        if Kind.BARRED in kinds:
+        if Kind.SKIPPED in kinds:
             part = [obj for obj in part if self._kinds.of(type(obj)) is Kind.PLAIN]
         inner = list(filter(gc.is_tracked, gc.get_referents(*part)))
         if not inner:
@@ -274,15 +274,15 @@ class ForwardWalk:
             return False
         by_id = dict(zip(map(id, inner), inner, strict=True))
         known = self._piece_of.keys() & by_id.keys()
-        if any(self._piece_of[key] != BARRED for key in known):
+        if any(self._piece_of[key] != SKIPPED for key in known):
             return False  # a path to known objects must be recorded
         return self._is_data([by_id[k] for k in by_id if k not in known], depth + 1)
 
     def _enter(self, obj: Any, kind: Kind) -> bool:
         """Read what the garbage collector cannot; False for what leads nowhere."""
         key = id(obj)
-        if kind is Kind.BARRED:
-            self._piece_of[key] = BARRED
+        if kind is Kind.SKIPPED:
+            self._piece_of[key] = SKIPPED
             self._held.append(obj)
             return False
         if kind is Kind.ARRAY:

@@ -1,8 +1,8 @@
 """Classify classes for the heap walk without calling their metaclass.
 
-A class may be an object of the user's: its metaclass may have `__eq__`, `__hash__` and
-`__getattribute__`. So classes are distinguished by `id()`, and their kinds follow from their real
-bases. Code that stores such an id must retain the class, or the id could refer to another one.
+A metaclass may be the user's, with its own `__eq__`, `__hash__` and `__getattribute__`. So classes
+are distinguished by `id()`, and their kinds follow from their real bases. Code that stores such an
+id must retain the class, or the id could refer to another one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FOREIGN = ("IPython", "ipykernel", "traitlets", "zmq", "tornado", "nbmem", "_pytest", "pluggy")
-"""Objects of these packages lead to the whole notebook again, or are ours."""
+"""Packages whose objects are not followed: they refer to the whole notebook, or are nbmem's own."""
 
 
 class Kind(IntEnum):
     """The kind of a class: it decides how its objects are read."""
 
     PLAIN = 0
-    BARRED = 1
+    SKIPPED = 1
     TENSOR = 2
     STORAGE = 3
     NODE = 4
@@ -66,14 +66,14 @@ class Kinds:
 
     def _find(self, kind: type) -> Kind:
         if is_a(kind, type) or is_a(kind, ModuleType):
-            return Kind.BARRED
+            return Kind.SKIPPED
         if is_a(kind, self._torch.Tensor):
             return Kind.TENSOR
         if kind is self._torch.UntypedStorage:
             return Kind.STORAGE
         module = namespace_of(kind).get("__module__")
         if type(module) is str and module.partition(".")[0] in FOREIGN:
-            return Kind.BARRED
+            return Kind.SKIPPED
         if kind is self._array:
             return Kind.ARRAY
         return Kind.NODE if is_node(kind) else Kind.PLAIN

@@ -70,7 +70,7 @@ def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
     yield from _modules(namespace)
 
 
-def barred_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
+def skipped_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
     """Yield the dictionaries that a heap walk must not enter.
 
     Their values are starting points of their own, or contain no tensor of the notebook.

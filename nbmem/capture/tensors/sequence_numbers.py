@@ -1,7 +1,7 @@
-"""Date autograd nodes by sequence number, relative to counter samples.
+"""Find the counter samples between which an autograd node was created.
 
-torch numbers the nodes of a thread consecutively. So a number shows between which two samples a
-node was created, and that its tensors existed at the second one.
+torch numbers the nodes of a thread consecutively. So the number shows between which two samples a
+node was created. Its tensors existed at the second one.
 
 Known limit: a node that another thread has created counts as one of this thread's.
 """
@@ -14,8 +14,8 @@ from bisect import bisect_right
 from typing import Any
 
 MAX_SAMPLES = 8_192
-"""Samples of a thread, the latest: those between which graphs that are still alive were created. At
-most half of them are dropped at once. Older nodes are then known to exist by the first one."""
+"""The latest samples of a thread that are kept. When there are as many, the older half is dropped.
+Then a node from before the first kept sample counts as created before it."""
 
 
 def sequence_nr_of(node: Any) -> int:
@@ -44,7 +44,7 @@ class SequenceNumbers:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._mine = threading.local()
+        self._local = threading.local()
 
     def record_sample(self, sample: int) -> None:
         """Record this thread's next sequence number at a counter sample."""
@@ -67,7 +67,7 @@ class SequenceNumbers:
         return counter_samples[at] if at < len(counter_samples) else None
 
     def _columns(self) -> tuple[array[int], array[int]]:
-        found: tuple[array[int], array[int]] | None = getattr(self._mine, "columns", None)
+        found: tuple[array[int], array[int]] | None = getattr(self._local, "columns", None)
         if found is None:
-            found = self._mine.columns = array("q"), array("Q")
+            found = self._local.columns = array("q"), array("Q")
         return found

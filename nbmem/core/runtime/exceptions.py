@@ -46,7 +46,7 @@ def linked_exceptions(err: BaseException) -> tuple[BaseException | None, ...]:
     return _KEPT["__cause__"].__get__(err), _KEPT["__context__"].__get__(err), *members
 
 
-def words_of(err: BaseException) -> str:
+def message_of(err: BaseException) -> str:
     """Return the text in an exception's first argument, or an empty text."""
     args = _KEPT["args"].__get__(err)
     return args[0] if args and type(args[0]) is str else ""

@@ -81,7 +81,7 @@ def rare_collections() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_new() -> Iterator[None]:
+def only_new_objects() -> Iterator[None]:
     """Limit collections to objects that are created inside a block.
 
     Older objects are frozen, and unfrozen afterwards. If objects are already frozen nothing is
@@ -132,24 +132,25 @@ def _reports(
 ) -> Generator[tuple[SignalDelivery, ...], Any, None]:
     """Report what is sent, phase and information in turn.
 
-    It yields tuples, which can be compared. A delivery in one is freed by the receiver.
+    It yields tuples, because `max` compares them. A tuple's `SignalDelivery` delivers its signal
+    when the receiver frees it.
     """
     phase: str | None = None
-    came: list[SignalDelivery] = []
+    pending: list[SignalDelivery] = []
     while True:
         try:
-            sent = yield (came.pop(),) if came else ()
+            sent = yield (pending.pop(),) if pending else ()
             if type(sent) is str:
                 phase = sent
             elif phase is not None:
-                now, phase = phase, None
-                report(now, sent)
+                reported, phase = phase, None
+                report(reported, sent)
         except GeneratorExit:
             return
         except BaseException as err:  # noqa: BLE001 - Python would print it and drop a signal
-            with contextlib.suppress(BaseException):  # a second one, meanwhile
+            with contextlib.suppress(BaseException):  # another signal may arrive here
                 number = signal_of(err)
                 if number is None:
                     on_fault(err)
                 else:
-                    came.append(SignalDelivery(number))
+                    pending.append(SignalDelivery(number))

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.runtime.exceptions import is_raised, linked_exceptions, words_of
+from nbmem.core.runtime.exceptions import is_raised, linked_exceptions, message_of
 from nbmem.core.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _is_oom(error: BaseException) -> bool:
     kind = type(error)
     if kind.__name__ == "OutOfMemoryError" and kind.__module__.startswith("torch"):
         return True
-    return is_raised(error, RuntimeError) and is_oom_text(words_of(error))
+    return is_raised(error, RuntimeError) and is_oom_text(message_of(error))
 
 
 def error_text(error: BaseException | None) -> str | None:

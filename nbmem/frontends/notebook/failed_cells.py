@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.runtime.exceptions import is_raised, words_of
+from nbmem.core.runtime.exceptions import is_raised, message_of
 from nbmem.core.session.oom import oom_in, read_message
 from nbmem.core.units import MIB
 
@@ -76,7 +76,7 @@ class FailureWatch:
 
         fatal = oom_in(error)
         stack, layer = place_of(fatal, self._shell.user_ns) if fatal else ((), None)
-        message = read_message(words_of(fatal)) if fatal else None
+        message = read_message(message_of(fatal)) if fatal else None
         del error, fatal
         storages = self._storages() if message else ()
         device = seen[-1].device if seen else message and message.device

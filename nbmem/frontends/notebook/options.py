@@ -12,7 +12,7 @@ from nbmem.core.arguments import (
     add_private,
     parser_of,
     refuse_private,
-    words_of,
+    split_words,
 )
 from nbmem.core.errors import UsageError
 from nbmem.core.files.untrusted_input import is_folder
@@ -95,7 +95,7 @@ def parse_cell_line(line: str) -> CellOptions:
     Raises:
         UsageError: An option or its value cannot be used.
     """
-    options, words = _CELL.parse_known_args(words_of(line))
+    options, words = _CELL.parse_known_args(split_words(line))
     unknown = [word for word in words if word.startswith("-") and word != "-"]
     if unknown:
         raise UsageError(_CELL.unknown(unknown))

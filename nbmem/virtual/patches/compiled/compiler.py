@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch._dynamo.exc import RestartAnalysis
 
-from nbmem.core.runtime.garbage_collector import only_new, rare_collections
+from nbmem.core.runtime.garbage_collector import only_new_objects, rare_collections
 from nbmem.virtual import warnings
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.dispatch.card_mode import CardMode
@@ -203,7 +203,11 @@ class Compiler:
             compiler._collects = True
             gc.collect()  # before what is timed takes memory beside it
             try:
-                with only_new(), compiler._planner.planning(), compiler._following(model, inputs):
+                with (
+                    only_new_objects(),
+                    compiler._planner.planning(),
+                    compiler._following(model, inputs),
+                ):
                     return true_plan(self, model, inputs, **config)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # RestartAnalysis: Dynamo captures it again, differently
