@@ -47,7 +47,7 @@ def test_a_value_is_the_one_before_its_event():
     }
 
 
-def test_what_lived_before_and_what_never_dies():
+def test_allocations_from_before_and_never_freed():
     allocator = CachingAllocator(total_bytes=GIB)
     old, pending = allocator.malloc(3 * MIB, 5), allocator.malloc(4 * MIB, 5)
     allocator.record_stream(pending, 9)
@@ -95,8 +95,8 @@ def test_contradictions_become_notes(rows, note):
     assert found.notes[0].startswith(note)
 
 
-def test_settings_that_changed_unseen_are_mended():
-    """Recorded with expandable segments, followed as if without: more was split than thought."""
+def test_unrecorded_changes_of_settings_are_corrected():
+    """Recorded with expandable segments, replayed without: more blocks were split."""
     rows = []
     allocator = CachingAllocator(
         total_bytes=GIB,

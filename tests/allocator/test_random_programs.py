@@ -79,8 +79,8 @@ class Machine(RuleBasedStateMachine):
         except AllocatorOOM:
             used = before.blocks.state == BlockState.ALLOCATED
             after = self.allocator.layout().blocks
-            kept = after.addr[after.state == BlockState.ALLOCATED]
-            assert before.blocks.addr[used].tolist() == kept.tolist()
+            still_live = after.addr[after.state == BlockState.ALLOCATED]
+            assert before.blocks.addr[used].tolist() == still_live.tolist()
 
     @rule(data=st.data())
     def free(self, data):
@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         self.allocator.reset_peak_stats()
 
     @invariant()
-    def the_books_balance(self):
+    def the_counters_balance(self):
         allocator = self.allocator
         layout = allocator.layout()
         segments, blocks = layout.segments, layout.blocks
@@ -145,24 +145,24 @@ class Machine(RuleBasedStateMachine):
         assert (blocks.size > 0).all()
         assert (blocks.size % 512 == 0).all()
         assert (ends[:-1] <= blocks.addr[1:]).all()
-        home = np.searchsorted(segments.addr, blocks.addr, "right") - 1
-        assert (home >= 0).all()
-        assert (ends <= (segments.addr + segments.size)[home]).all()
+        segment = np.searchsorted(segments.addr, blocks.addr, "right") - 1
+        assert (segment >= 0).all()
+        assert (ends <= (segments.addr + segments.size)[segment]).all()
         free = blocks.state == BlockState.INACTIVE
-        beside = (ends[:-1] == blocks.addr[1:]) & (home[:-1] == home[1:])
-        assert not (free[:-1] & free[1:] & beside).any(), "free neighbours are merged"
+        adjacent = (ends[:-1] == blocks.addr[1:]) & (segment[:-1] == segment[1:])
+        assert not (free[:-1] & free[1:] & adjacent).any(), "adjacent free blocks are merged"
 
     def pieces_are_counted(self, segments, blocks, stats):
         if not len(segments):
             return
-        home = np.searchsorted(segments.addr, blocks.addr, "right") - 1
+        segment = np.searchsorted(segments.addr, blocks.addr, "right") - 1
         free = blocks.state == BlockState.INACTIVE
-        split = free & (blocks.size < segments.size[home]) & (segments.expandable[home] == 0)
+        split = free & (blocks.size < segments.size[segment]) & (segments.expandable[segment] == 0)
         assert stats["inactive_split_bytes"]["all"]["current"] == blocks.size[split].sum()
         assert stats["inactive_split"]["all"]["current"] == split.sum()
 
     @invariant()
-    def the_curves_are_noted(self):
+    def the_counters_are_recorded(self):
         a = self.allocator
         split = a.statistics.value("split_up", "split_down")
         values = (a.allocated, a.active, a.requested, a.reserved, releasable_of(a), split)
@@ -177,11 +177,11 @@ class Machine(RuleBasedStateMachine):
         for at, values in self.curves:
             assert tuple(int(getattr(found, name)[at]) for name in CURVES) == values
         final = self.allocator.layout()
-        self.undone(final, events, found)
+        self.check_undo(final, events, found)
         if "garbage" not in self.conf:
-            self.predicted(final, events)
+            self.check_prediction(final, events)
 
-    def undone(self, final, events, whole):
+    def check_undo(self, final, events, whole):
         """Undo the events from the end, then follow them again."""
         assert len(undo_with_notes(final, events, self.settings)[0].segments) == 0
         for cut in (len(events) // 3, len(events) // 2):
@@ -194,19 +194,22 @@ class Machine(RuleBasedStateMachine):
             assert abs(int(found.active[0] - whole.active[cut])) <= unsure
             assert found.active[last] == whole.active[len(events)] or unsure
 
-    def predicted(self, final, events):
+    def check_prediction(self, final, events):
         """Replay the machine's own events and compare layouts."""
-        told = Assumptions(total_bytes=self.total)
-        prediction = Prediction(Layout.empty(), events, self.settings, self.release, told)
+        assumptions = Assumptions(total_bytes=self.total)
+        prediction = Prediction(Layout.empty(), events, self.settings, self.release, assumptions)
         found = prediction.run()
-        if of_a_refused_range(found):
+        if is_in_refused_range(found):
             return
         assert found is None
         assert layout_difference(final, prediction.allocator.layout()) is None
 
 
-def of_a_refused_range(found):
-    """The limit that recorded_driver.py states: of a range that was refused nobody knows where."""
+def is_in_refused_range(found):
+    """Return whether a difference is a known limit of recorded_driver.py.
+
+    The address of a range whose first pages were refused is not recorded.
+    """
     return (
         found is not None
         and found.model.startswith("mapped")
@@ -217,16 +220,16 @@ def of_a_refused_range(found):
 def test_a_range_whose_first_pages_were_refused_has_no_known_address():
     conf, release, total = "expandable_segments:True", "2.6.0", 200 * MIB
     allocator = CachingAllocator(total_bytes=total, settings=conf, release=release)
-    seen = []
-    allocator.emit = lambda *event: seen.append(event)
+    rows = []
+    allocator.emit = lambda *event: rows.append(event)
     allocator.malloc(150 * MIB)
     with pytest.raises(AllocatorOOM):
         allocator.malloc(60 * MIB, stream=64)
     allocator.malloc(MIB + 1, stream=64)
-    told = Assumptions(total_bytes=total)
+    assumptions = Assumptions(total_bytes=total)
     settings = AllocatorSettings.parse(conf, release)
-    prediction = Prediction(Layout.empty(), events_of(seen), settings, release, told)
-    assert of_a_refused_range(prediction.run())
+    prediction = Prediction(Layout.empty(), events_of(rows), settings, release, assumptions)
+    assert is_in_refused_range(prediction.run())
 
 
 Machine.TestCase.settings = settings(

@@ -22,7 +22,7 @@ def card(request):
         yield
 
 
-def captured(size=12 * MIB):
+def capture_graph(size=12 * MIB):
     """Capture a graph whose memory is free once its result is gone."""
     x = torch.ones(size // 4, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -31,15 +31,15 @@ def captured(size=12 * MIB):
     return graph
 
 
-def in_pools():
+def bytes_in_pools():
     torch.cuda.synchronize()
     return sum(s["total_size"] for s in torch.cuda.memory_snapshot() if any(s["segment_pool_id"]))
 
 
 def test_a_graphs_pool_is_kept_while_it_can_be_replayed(tmp_path):
     with nbmem.trace("t", namespace={}) as t:
-        graph = captured()
-        kept = in_pools()
+        graph = capture_graph()
+        kept = bytes_in_pools()
     assert kept >= 12 * MIB
     for session in (t.session, reopened(t, tmp_path)):
         ledger = report_of(session).ledger_at_end
@@ -54,8 +54,8 @@ def test_a_graphs_pool_is_kept_while_it_can_be_replayed(tmp_path):
 
 def test_the_pool_of_a_graph_that_is_gone_is_given_back():
     with nbmem.trace("t", namespace={}) as t:
-        captured()
-        kept = in_pools()
+        capture_graph()
+        kept = bytes_in_pools()
     assert kept >= 12 * MIB
     ledger = t.report().ledger_at_end
     gc.collect()
@@ -76,7 +76,7 @@ def test_a_mempool_is_kept_while_it_lives():
 
 def test_the_map_of_the_pool_shows_none_of_it_as_free_to_go():
     with nbmem.trace("t", namespace={}) as t:
-        graph = captured()
+        graph = capture_graph()
     details = t.report().details
     private = [n for n, one in enumerate(details.pool.segments) if one.pool]
     pieces = [
@@ -106,13 +106,13 @@ def pool_notes(t):
     return [note for note in t.report().notes if "private pools" in note]
 
 
-def test_private_pools_are_said_by_who_uses_them(tmp_path):
+def test_a_note_names_the_users_of_private_pools(tmp_path):
     with nbmem.trace("t", namespace=(names := {})) as t:
-        names["step"] = captured()
+        names["step"] = capture_graph()
         names["mine"] = pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
             names["kept"] = torch.ones(3 * MIB, device="cuda")
-    held = in_pools()
+    held = bytes_in_pools()
     (note,) = pool_notes(t)
     assert note.startswith(f"{held / MIB:.1f} MiB of the reserved bytes at the end are in private")
     assert "of a CUDA graph (step)" in note
@@ -140,7 +140,7 @@ def test_graphs_that_share_a_pool_are_counted_and_one_without_a_name_has_none():
 
 def test_an_unowned_pool_is_noted_and_without_pools_there_is_no_note():
     with nbmem.trace("t", namespace={}) as t:
-        captured()
+        capture_graph()
     assert "of nobody any more" in pool_notes(t)[0]
     with nbmem.trace("t", namespace={}) as t:
         torch.cuda.empty_cache()

@@ -4,8 +4,8 @@ from nbmem.core.runtime import exceptions, interrupts
 from nbmem.core.session import oom
 
 
-class Shapeless(Exception):  # noqa: N818 - whatever the user calls it
-    """Fails whatever it is asked."""
+class HostileError(Exception):
+    """An exception whose every attribute access fails."""
 
     def __getattribute__(self, name):
         raise ValueError(name)
@@ -13,21 +13,21 @@ class Shapeless(Exception):  # noqa: N818 - whatever the user calls it
     __str__ = __repr__ = __getattribute__
 
 
-def thrown(error, cause=None):
+def raised(error, cause=None):
     try:
         raise error from cause  # noqa: TRY301
     except BaseException as err:  # noqa: BLE001 - whatever it is
         return err
 
 
-def test_what_an_exception_says_of_itself_is_not_asked():
+def test_no_method_of_an_exception_is_called():
     cause = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    error = thrown(Shapeless("first", "second"), cause)
+    error = raised(HostileError("first", "second"), cause)
     assert exceptions.is_raised(error, Exception)
     assert not exceptions.is_raised(error, KeyboardInterrupt)
-    assert exceptions.words_of(error) == "first"
+    assert exceptions.message_of(error) == "first"
     assert exceptions.linked_exceptions(error) == (cause, None)
-    assert exceptions.traceback_of(error).tb_frame.f_code is thrown.__code__
+    assert exceptions.traceback_of(error).tb_frame.f_code is raised.__code__
     assert oom.oom_in(error) is cause
     assert interrupts.signal_of(error) is None
 
@@ -39,6 +39,6 @@ def test_a_group_leads_to_its_members():
     assert oom.oom_in(group) is inner
 
 
-def test_words_that_are_no_text_are_none():
-    assert exceptions.words_of(KeyError(3)) == ""
-    assert exceptions.words_of(ValueError()) == ""
+def test_a_message_that_is_no_text_is_empty():
+    assert exceptions.message_of(KeyError(3)) == ""
+    assert exceptions.message_of(ValueError()) == ""

@@ -16,34 +16,34 @@ def shell(monkeypatch):
 
 
 @pytest.fixture
-def say(shell, capsys):
-    """Run a cell; returns what it printed."""
+def printed_by(shell, capsys):
+    """Provide printed_by(cell), which runs a cell and returns what it printed."""
 
-    def do(code):
+    def run_cell(code):
         capsys.readouterr()
         shell.run_cell(code, store_history=True)
-        said = capsys.readouterr()
-        return said.out + said.err
+        printed = capsys.readouterr()
+        return printed.out + printed.err
 
-    return do
+    return run_cell
 
 
 def findings(shell):
     return _LOADED[shell].tracer.last.report().findings
 
 
-def test_out_is_found_freed_and_recorded(shell, say):
-    say("torch.zeros(8 << 20, device='cuda')")
-    said = say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+def test_out_is_found_freed_and_recorded(shell, printed_by):
+    printed_by("torch.zeros(8 << 20, device='cuda')")
+    output = printed_by("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
     (finding,) = findings(shell)
     assert finding.rule == "out_history"
-    assert "IPython's `Out` keeps 32.0 MiB" in said
+    assert "IPython's `Out` keeps 32.0 MiB" in output
     before = torch.cuda.memory_allocated()
-    say("%nbmem free out")
+    printed_by("%nbmem free out")
     assert before - torch.cuda.memory_allocated() == finding.low == finding.high
-    record = say("%nbmem tips --record")
+    record = printed_by("%nbmem tips --record")
     assert "1 of 1 predictions were exact" in record
-    assert "it freed 32.0 MiB" in say("%nbmem tips")
+    assert "it freed 32.0 MiB" in printed_by("%nbmem tips")
 
 
 FAILS = """
@@ -54,50 +54,50 @@ train()
 """
 
 
-def test_the_traceback_of_a_failed_cell_is_found_and_freed(shell, say):
-    say(FAILS)
-    said = say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+def test_the_traceback_of_a_failed_cell_is_found_and_freed(shell, printed_by):
+    printed_by(FAILS)
+    output = printed_by("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
     (finding,) = findings(shell)
     assert finding.rule == "traceback_kept"
-    assert "gives back 32.0 MiB of the cell that failed" in said
+    assert "gives back 32.0 MiB of the cell that failed" in output
     assert "activations" in finding.evidence
     before = torch.cuda.memory_allocated()
-    say("%nbmem free traceback")
+    printed_by("%nbmem free traceback")
     assert before - torch.cuda.memory_allocated() == finding.low == finding.high
 
 
-def test_a_muted_tip_is_not_shown_until_it_is_heard_again(say):
+def test_a_muted_tip_is_not_shown_until_it_is_unmuted(printed_by):
     cell = "%%memtrace\nx = torch.zeros(1 << 20, device='cuda')"
-    say("torch.zeros(8 << 20, device='cuda')")
-    assert "muted until the kernel ends" in say("%nbmem mute out_history --session")
-    assert "Tips" not in say(cell)
-    assert "Muted: out_history." in say("%nbmem tips")
-    assert "Muted" not in say("%nbmem tips --all"), "it is there"
-    assert "You have muted it" in say("%nbmem explain out_history")
-    say("%nbmem unmute out_history")
-    assert "Tips" in say("%nbmem report")
-    assert "(muted)" not in say("%nbmem explain")
+    printed_by("torch.zeros(8 << 20, device='cuda')")
+    assert "muted until the kernel ends" in printed_by("%nbmem mute out_history --session")
+    assert "Tips" not in printed_by(cell)
+    assert "Muted: out_history." in printed_by("%nbmem tips")
+    assert "Muted" not in printed_by("%nbmem tips --all"), "it is there"
+    assert "You have muted it" in printed_by("%nbmem explain out_history")
+    printed_by("%nbmem unmute out_history")
+    assert "Tips" in printed_by("%nbmem report")
+    assert "(muted)" not in printed_by("%nbmem explain")
 
 
-def test_explain_says_the_page_and_helps_with_a_wrong_name(say):
-    page = say("%nbmem explain checkpoint_kept")
+def test_explain_prints_the_page_and_helps_with_a_wrong_name(printed_by):
+    page = printed_by("%nbmem explain checkpoint_kept")
     for heading in ("What it sees", "What it costs", "Do instead", "When to ignore it"):
         assert heading in page
-    assert "Did you mean `checkpoint_kept`?" in say("%nbmem explain checkpoint_keep")
+    assert "Did you mean `checkpoint_kept`?" in printed_by("%nbmem explain checkpoint_keep")
 
 
-def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(say):
-    assert "There is no report yet" in say("%nbmem tips")
-    assert "does not know --most" in say("%nbmem tips --most")
-    assert "Nothing has been freed through nbmem yet" in say("%nbmem tips --record")
-    assert "needs one tip" in say("%nbmem mute")
+def test_without_a_report_or_with_a_wrong_option_a_sentence_says_so(printed_by):
+    assert "There is no report yet" in printed_by("%nbmem tips")
+    assert "does not know --most" in printed_by("%nbmem tips --most")
+    assert "Nothing has been freed through nbmem yet" in printed_by("%nbmem tips --record")
+    assert "needs one tip" in printed_by("%nbmem mute")
 
 
-def test_a_report_without_tips_is_a_sentence(say):
-    say("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
-    said = say("%nbmem tips")
-    assert "No tips: nothing in this recording would bring memory back." in said
-    assert "--all" not in said, "there would be none, either"
+def test_a_report_without_tips_is_a_sentence(printed_by):
+    printed_by("%%memtrace\nx = torch.zeros(1 << 20, device='cuda')")
+    output = printed_by("%nbmem tips")
+    assert "No tips: nothing in this recording would bring memory back." in output
+    assert "--all" not in output, "there would be none, either"
 
 
 TRAINS = """
@@ -111,37 +111,37 @@ for _ in range(2):
 """
 
 
-def test_what_all_tips_would_say_is_not_denied(say):
-    say(TRAINS.strip())
-    said = say("%nbmem tips")
-    assert "No tips for a card with room." in said
-    assert "up to" in said
-    assert "nothing in this recording" not in said
-    assert "net.forward = torch.autocast" in say("%nbmem tips --all")
+def test_what_all_tips_would_say_is_not_denied(printed_by):
+    printed_by(TRAINS.strip())
+    output = printed_by("%nbmem tips")
+    assert "No tips for a card with room." in output
+    assert "up to" in output
+    assert "nothing in this recording" not in output
+    assert "net.forward = torch.autocast" in printed_by("%nbmem tips --all")
 
 
-def test_a_rule_that_fails_leaves_a_note_among_all_tips(shell, say):
-    say(TRAINS.strip())
+def test_a_rule_that_fails_leaves_a_note_among_all_tips(shell, printed_by):
+    printed_by(TRAINS.strip())
     rule = next(
         f.function for f in functions("nbmem.report.tips.rules.offload") if f.name.endswith("check")
     )
     with Fault(Target("offload", rule), ZeroDivisionError):
-        said = say("%nbmem tips --all")
-    assert "The tip offload was left out: ZeroDivisionError" in said
-    assert "autocast" in said
+        output = printed_by("%nbmem tips --all")
+    assert "The tip offload was left out: ZeroDivisionError" in output
+    assert "autocast" in output
 
 
-def test_a_view_that_fails_leaves_the_figures(say):
-    say(TRAINS.strip())
+def test_a_view_that_fails_leaves_the_figures(printed_by):
+    printed_by(TRAINS.strip())
     view = next(t for t in functions("nbmem.views.tips") if t.name.endswith(".render_tips"))
     with Fault(view, ZeroDivisionError):
-        said = say("%nbmem tips --all")
-    assert "B  autocast" in said
-    assert "The tips were left out" in said or "The tips was left out" in said
+        output = printed_by("%nbmem tips --all")
+    assert "B  autocast" in output
+    assert "The tips were left out" in output or "The tips was left out" in output
 
 
-def test_no_tips_stands_beside_an_explained_error(shell, say):
-    say("%%memtrace\nx = torch.zeros(1 << 40, device='cuda')")
-    said = say("%nbmem tips")
+def test_no_tips_stands_beside_an_explained_error(shell, printed_by):
+    printed_by("%%memtrace\nx = torch.zeros(1 << 40, device='cuda')")
+    output = printed_by("%nbmem tips")
     if _LOADED[shell].tracer.last.report().ooms[0].remedies:
-        assert "nothing in this recording" not in said
+        assert "nothing in this recording" not in output
