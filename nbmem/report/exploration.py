@@ -257,7 +257,7 @@ class MomentDetails:
         lines: The user's line whose event led to each moment; None where no stack was taken.
         lives: The largest live allocations at the chosen moment, in allocation order.
         pool: The allocator's map at that moment, with no blocks merged.
-        parts: Parts of the host's memory, (n, len(core.machine.PARTS)); None for a card.
+        parts: Parts of the host's memory, shape (n, len(host_memory.PARTS)); None for a card.
     """
 
     t_ns: NDArray[np.int64]
