@@ -1,6 +1,6 @@
 """Search for a cached block, with every option of the allocator.
 
-The fast path has the plain case inline.
+`CachingAllocator.malloc` has the case without options inline, for speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
     if heap.counts_searches:
         pool.searches += 1
     free = pool.lists.get(stream)
-    at = None if free is None else _chosen(heap, free, size)
+    at = None if free is None else _index_of_best(heap, free, size)
     if free is None or at is None:
         return None
     block = free.blocks.pop(at)
@@ -36,15 +36,15 @@ def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:
 def would_find(heap: Heap, pool: Pool, stream: int, size: int) -> bool:
     """Return whether `find` would find a block, without changing anything."""
     free = pool.lists.get(stream)
-    return free is not None and _chosen(heap, free, size) is not None
+    return free is not None and _index_of_best(heap, free, size) is not None
 
 
-def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
+def _index_of_best(heap: Heap, free: FreeList, size: int) -> int | None:
     """Return the index of the block to use, or None.
 
     There is no second candidate if max_split_size rules the first one out.
     """
-    at = _place(heap, free, size)
+    at = _first_that_fits(heap, free, size)
     limit = heap.settings.max_split_size
     if at is None or limit is None:
         return at
@@ -56,7 +56,7 @@ def _chosen(heap: Heap, free: FreeList, size: int) -> int | None:
     return at
 
 
-def _place(heap: Heap, free: FreeList, size: int) -> int | None:
+def _first_that_fits(heap: Heap, free: FreeList, size: int) -> int | None:
     """Return the index of the first block that fits, or None.
 
     Blocks of expandable segments are compared by how far they can grow.

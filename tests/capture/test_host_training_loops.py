@@ -78,7 +78,7 @@ def test_a_loss_behind_zero_grad_is_forward_there():
     assert phase_text(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
 
 
-def test_steps_alike_look_alike_where_graphs_are_not_read_any_more(monkeypatch):
+def test_equal_steps_have_equal_phases_after_the_time_budget(monkeypatch):
     """A loss of a bare tensor (SAC's temperature) shows by its nodes, which are counted."""
     monkeypatch.setattr("nbmem.capture.record.time_budget.GRACE_S", 0)
     monkeypatch.setattr("nbmem.capture.record.time_budget.SHARE", 0)
@@ -187,7 +187,7 @@ def test_the_closure_of_an_optimizer():
     assert "forward1 zero_grad1 backward1" in names
 
 
-def test_a_node_was_there_by_the_first_mark_behind_it():
+def test_a_node_existed_at_the_first_sample_after_it():
     numbers, x = SequenceNumbers(torch), torch.ones(2, requires_grad=True)
     assert numbers.first_sample_after(0) is None
     numbers.record_sample(3)
@@ -205,7 +205,7 @@ def test_a_node_was_there_by_the_first_mark_behind_it():
     assert 8 < oldest < MAX_SAMPLES
 
 
-def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch):
+def test_without_sequence_numbers_the_sample_is_unknown(monkeypatch):
     monkeypatch.delattr(torch._C._autograd, "_get_sequence_nr")
     numbers = SequenceNumbers(torch)
     numbers.record_sample(1)

@@ -153,8 +153,8 @@ class TestRows:
             reads.append(given)
             return real(*given)
 
-        real = asked_module.numbers_behind
-        monkeypatch.setattr(asked_module, "numbers_behind", numbers)
+        real = asked_module.sequence_numbers_of
+        monkeypatch.setattr(asked_module, "sequence_numbers_of", numbers)
         log, net, x = UsedForwards(), nn.Linear(4, 4), torch.ones(4)
         for step in range(2 * PATIENCE + 4):
             log.begins(2 * step, 1)

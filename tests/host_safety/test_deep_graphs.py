@@ -56,39 +56,39 @@ def nodes_seen():
 
 
 def test_a_chain_is_followed_only_so_far(monkeypatch):
-    monkeypatch.setattr(autograd_graphs, "DEEPEST", 40)
+    monkeypatch.setattr(autograd_graphs, "MAX_DEPTH", 40)
     weight = torch.ones(4, 4, requires_grad=True)
     end = chain(torch.ones(2, 4), weight, 400)
     before = nodes_seen()
     reader = autograd_graphs.Graphs(torch)
-    reader.behind([end.grad_fn])
+    reader.reachable_nodes([end.grad_fn])
     assert reader.deep
     assert 40 <= nodes_seen() - before <= 42
 
 
 def test_many_short_graphs_are_followed_to_their_ends(monkeypatch):
-    monkeypatch.setattr(autograd_graphs, "DEEPEST", 200)
+    monkeypatch.setattr(autograd_graphs, "MAX_DEPTH", 200)
     weight = torch.ones(4, 4, requires_grad=True)
     total = torch.zeros(())
     for _ in range(100):
         total = total + chain(torch.ones(2, 4), weight, 40).sum()  # the leak of every forum
     reader = autograd_graphs.Graphs(torch)
-    found = reader.behind([total.grad_fn])
+    found = reader.reachable_nodes([total.grad_fn])
     assert not reader.deep
     assert len(found) == 100 * (40 + 2) + 1  # the weight's own
 
 
 def test_running_totals_that_are_asked_one_by_one_end_as_well(monkeypatch):
-    monkeypatch.setattr(autograd_graphs, "DEEPEST", 40)
+    monkeypatch.setattr(autograd_graphs, "MAX_DEPTH", 40)
     weight = torch.ones(4, 4, requires_grad=True)
     ends = [torch.ones(2, 4)]
     for _ in range(40):
         ends.append(chain(ends[-1], weight, 20))
     before = nodes_seen()
     reader = autograd_graphs.Graphs(torch)
-    own = len(reader.behind([end.grad_fn for end in ends[1:2]]))
+    own = len(reader.reachable_nodes([end.grad_fn for end in ends[1:2]]))
     for end in ends[2:]:
-        reader.behind([end.grad_fn])
+        reader.reachable_nodes([end.grad_fn])
     assert own == 21
     assert reader.deep
     assert nodes_seen() - before < 3 * 40 + len(ends)

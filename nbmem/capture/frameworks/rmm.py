@@ -19,7 +19,7 @@ from nbmem.capture.torch_cuda import uses_allocator
 from nbmem.capture.validation import whole_bytes
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
-_DEEPEST = 20
+_MAX_DEPTH = 20
 _HOST = {"PinnedHostMemoryResource", "SystemMemoryResource"}
 _MANAGED = {"ManagedMemoryResource", "SamHeadroomMemoryResource"}
 
@@ -63,7 +63,7 @@ def _is_torchs() -> bool:
 def _read(device: int) -> FrameworkReading | None:
     mr: Any = sys.modules["rmm.mr"]
     resource, used, held = mr.get_per_device_resource(device), None, None
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         kind = type(resource).__name__
         if used is None:
             used = _counted(kind, resource)

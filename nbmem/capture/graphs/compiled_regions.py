@@ -37,7 +37,7 @@ NOWHERE = 0
 """Address of a storage that was not observed."""
 SMALLEST = 64 * 1024
 """Bytes from which a buffer is named."""
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Steps back in the search for the module before a buffer."""
 _MAX_OBJECTS = 64
 _TEXTS = 256
@@ -188,7 +188,7 @@ class Region:
             if name in self._of_argument:
                 return self._of_argument[name], not deep
         buffers = {b.name: b for b in self._backward.buffers} if self._backward else {}
-        for name in buffer.reads if deep < _DEEPEST else ():
+        for name in buffer.reads if deep < _MAX_DEPTH else ():
             before = self._given.get(name) or self._storages.get(name) or buffers.get(name)
             if before is not None and before is not buffer:
                 module, _ = self._behind(before, deep + 1)

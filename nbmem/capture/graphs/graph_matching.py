@@ -14,7 +14,7 @@ from nbmem.capture.graphs.compiled_regions import NODE
 from nbmem.capture.graphs.saved_tensors import SavedStorage
 from nbmem.capture.interpreter.object_members import name_of
 from nbmem.capture.tensors.active_registry import existing_since
-from nbmem.capture.tensors.autograd_graphs import DEEPEST, is_leaf
+from nbmem.capture.tensors.autograd_graphs import MAX_DEPTH, is_leaf
 from nbmem.capture.tensors.modules import is_tensor
 from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
 from nbmem.capture.tensors.tensors import ObservedStorage
@@ -58,15 +58,15 @@ class GraphPattern:
     Attributes:
         holds: Whether other graphs can be compared with it. Compiled regions cannot be, nor very
             long graphs: Python objects of their nodes change how they are freed
-            (autograd_graphs.DEEPEST).
+            (autograd_graphs.MAX_DEPTH).
     """
 
     def __init__(self, walk: GraphWalk) -> None:
         torch: Any = loaded_torch()
         self._kinds: list[tuple[Any, int, Any]] = []
-        self._graphs = walk.graphs.of_kinds()
+        self._graphs = walk.graphs.without_nodes()
         self._places: list[_Place] = []
-        self.holds = len(walk.nodes) <= DEEPEST and not any(n.name() == NODE for n in walk.nodes)
+        self.holds = len(walk.nodes) <= MAX_DEPTH and not any(n.name() == NODE for n in walk.nodes)
         if not self.holds:
             return
 

@@ -133,7 +133,7 @@ class GraphWalk:
         self._after: dict[int, ModulePath | None] = {}
         self._regions: dict[int, Region | None] = {}
         self.roots = edges_of(outputs)
-        self.nodes = self.graphs.behind(self.roots, MAX_NODES)
+        self.nodes = self.graphs.reachable_nodes(self.roots, MAX_NODES)
         self.named: list[tuple[Any, int, ObservedStorage, Any]] = []
 
     def parameter_addr(self, node: Any) -> int:
@@ -304,7 +304,7 @@ class GraphWalk:
         """
         if id(node) not in self._own:
             lookup = node.name().startswith(_LOOKUP)
-            leaves = (self.leaf_behind(before) for before in self.graphs.before(node))
+            leaves = (self.leaf_behind(before) for before in self.graphs.next_nodes(node))
             modules = (self._module_of(leaf.variable, lookup=lookup) for leaf in leaves if leaf)
             known = (module for module in modules if module is not None)
             of_region = node.name() == NODE
@@ -319,7 +319,7 @@ class GraphWalk:
         way = []
         while id(node) not in self._leaf:
             way.append(node)
-            before = self.graphs.before(node)
+            before = self.graphs.next_nodes(node)
             if is_leaf(node):
                 known = self.module_of_leaf(node) is not None
                 self._leaf[id(node)] = node if known else None
@@ -347,7 +347,7 @@ class GraphWalk:
         found: ModulePath | None = None
         while id(node) not in self._after:
             way.append(node)
-            before = self.graphs.before(node)
+            before = self.graphs.next_nodes(node)
             if not before:
                 break
             site = self._site(before[0])

@@ -63,7 +63,7 @@ class _Search:
 
     def __init__(self, torch: Any, reach: ForwardWalk, heads: list[TracebackType]) -> None:
         self._torch, self._reach, self._heads = torch, reach, heads
-        self._graphs = reach.graphs.of_kinds()
+        self._graphs = reach.graphs.without_nodes()
         self._members: list[Any] = []
         self._came_from: dict[int, tuple[int, int] | None] = {}  # parent, and head
 

@@ -318,12 +318,12 @@ class _WalkInProgress:
 
     def _name_graphs(self, reach: ForwardWalk, dead: list[tuple[Any, Holder]]) -> Iterator[None]:
         """Name the tensors that only graphs and gradients of dead tensors hold."""
-        graphs, held = reach.graphs.of_kinds(), list[Any]()  # so that ids are unique
+        graphs, held = reach.graphs.without_nodes(), list[Any]()  # so that ids are unique
         while dead:
             tensor, holder = dead.pop()
             links = graphs.of_tensor(tensor)
             inner = [one for one in links if is_a(type(one), self._torch.Tensor)]
-            for node in graphs.behind(one for one in links if is_node(type(one))):
+            for node in graphs.reachable_nodes(one for one in links if is_node(type(one))):
                 inner.extend(graphs.saved_by(node))
             for one in inner:
                 is_new = is_a(type(one), self._torch.Tensor) and id(one) not in reach.tensors

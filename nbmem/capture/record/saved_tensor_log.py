@@ -14,7 +14,7 @@ from nbmem.capture.graphs.saved_tensors import (
     why_unreadable,
 )
 from nbmem.capture.tensors.active_registry import active_registry
-from nbmem.capture.tensors.autograd_graphs import DEEPEST, edges_of
+from nbmem.capture.tensors.autograd_graphs import MAX_DEPTH, edges_of
 from nbmem.capture.tensors.running_modules import BACKWARDS, ModuleCalls
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
@@ -165,7 +165,7 @@ class SavedTensorLog:
             )
         if self.deep:
             yield (
-                f"A graph of more than {DEEPEST} operations in a row was followed only so far: "
+                f"A graph of more than {MAX_DEPTH} operations in a row was followed only so far: "
                 "what is saved further back may be unnamed, and its holders are not told."
             )
 

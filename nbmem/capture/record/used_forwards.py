@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.graphs.saved_tensors import MAX_NODES
-from nbmem.capture.tensors.autograd_graphs import numbers_behind
+from nbmem.capture.tensors.autograd_graphs import sequence_numbers_of
 from nbmem.capture.tensors.sequence_numbers import next_number
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
@@ -122,7 +122,7 @@ class UsedForwards:
         if len(every) < 2 or len(self._rows) >= MAX_ROWS:
             return every
         try:
-            numbers = numbers_behind(loaded_torch(), outputs, MAX_NODES)
+            numbers = sequence_numbers_of(loaded_torch(), outputs, MAX_NODES)
         except Exception as err:  # noqa: BLE001 - an unknown kind of graph
             reraise_if_from_signal(err)
             return every

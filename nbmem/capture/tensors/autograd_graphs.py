@@ -1,8 +1,8 @@
 """Read the references of tensors and graph nodes that Python's GC misses.
 
-The `data` of torch's saved tensors is read, which torch 2.11 has and 2.9 has not. It never runs an
-unpack hook: under checkpointing or `save_on_cpu` it is what the pack hook returned. The `_saved_*`
-attributes beside it would recompute or copy back, and are not read.
+Saved tensors are read by `SavedTensor.data`, which torch has since 2.11. It runs no unpack hook:
+under checkpointing or `save_on_cpu` it is what the pack hook returned. The node's `_saved_*`
+attributes are not read, because they would recompute the tensor or copy it back.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-DEEPEST = 8_000
-"""Longest chain of nodes that is followed. In torch 2.13 a node's Python object lives as long as
-the node. Where a chain of 38,000 nodes has Python objects, it is freed by a recursion that ends the
-process (8 MiB of stack: THPCppFunction_dealloc, ~Node). Nodes without Python objects are freed by a
-loop: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
+MAX_DEPTH = 8_000
+"""Longest chain of nodes that is followed. Reading a node creates its Python object, which in torch
+2.13 lives as long as the node. A chain of 38,000 such nodes is freed by a recursion that overflows
+a stack of 8 MiB (THPCppFunction_dealloc, ~Node). Nodes without Python objects are freed by a loop:
+ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/function.cpp"""
 _RAW = "_raw_saved_"
 
 
@@ -34,20 +34,20 @@ class Graphs:
         torch: The user's torch.
 
     Attributes:
-        deep: Whether a graph was longer than is followed.
+        deep: Whether a graph was deeper than `MAX_DEPTH`, so that its end was not read.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._tensor = torch.Tensor
         self._saved: dict[int, tuple[type, tuple[Any, ...]]] = {}
-        self._before: dict[int, list[Any]] = {}  # retains the nodes, so that ids are unique
+        self._next_nodes: dict[int, list[Any]] = {}  # retains the nodes, so that ids are unique
         self._height: dict[int, int] = {}  # length of the chain from each node
         self._tallest = 0
         self.deep = False
 
-    def of_kinds(self) -> Graphs:
-        """Return a reader that shares the known kinds of nodes, but no node."""
+    def without_nodes(self) -> Graphs:
+        """Return a reader that shares what is known of node classes, but no node."""
         other = Graphs(self._torch)
         other._saved = self._saved
         return other
@@ -78,18 +78,18 @@ class Graphs:
     def of_node(self, node: Any) -> list[Any]:
         """Return the next nodes of a node and the tensors that it has saved.
 
-        No graph is followed further than `DEEPEST`.
+        No graph is followed further than `MAX_DEPTH`.
         """
-        return [*self.before(node), *self.saved_by(node)]
+        return [*self.next_nodes(node), *self.saved_by(node)]
 
-    def before(self, node: Any) -> list[Any]:
-        """Return the nodes that come before a node in the forward."""
-        if id(node) not in self._before:
-            self.behind([node])
-        return self._before[id(node)]
+    def next_nodes(self, node: Any) -> list[Any]:
+        """Return the nodes of a node's `next_functions`, which the forward created earlier."""
+        if id(node) not in self._next_nodes:
+            self.reachable_nodes([node])
+        return self._next_nodes[id(node)]
 
-    def behind(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
-        """Return the given nodes and all before them, the latest first.
+    def reachable_nodes(self, roots: Iterable[Any], most: int | None = None) -> list[Any]:
+        """Return the given nodes and all that they lead to, the latest first.
 
         Nodes that an earlier call returned are omitted.
 
@@ -104,22 +104,22 @@ class Graphs:
         found: list[Any] = []
         while queue:
             node = heapq.heappop(queue)[-1]
-            if id(node) in self._before:
+            if id(node) in self._next_nodes:
                 continue
             found.append(node)
             here = depth[id(node)]
             ends = is_leaf(node)
-            full = here > DEEPEST or self._tallest > 2 * DEEPEST
+            full = here > MAX_DEPTH or self._tallest > 2 * MAX_DEPTH
             if not ends and (full or (most is not None and len(found) > most)):
                 ends = self.deep = True
             edges = () if ends else node.next_functions
-            self._before[id(node)] = before = [one for one, _ in edges if one is not None]
+            self._next_nodes[id(node)] = before = [one for one, _ in edges if one is not None]
             for one in before:  # created earlier, so it is popped after all nodes that lead to it
-                if id(one) not in self._before:
+                if id(one) not in self._next_nodes:
                     depth[id(one)] = max(depth.get(id(one), 0), here + 1)
                     heapq.heappush(queue, (-sequence_nr_of(one), next(count), one))
         for node in reversed(found):
-            inner = [self._height.get(id(one), 0) for one in self._before[id(node)]]
+            inner = [self._height.get(id(one), 0) for one in self._next_nodes[id(node)]]
             self._height[id(node)] = 0 if is_leaf(node) else 1 + max(inner, default=0)
             self._tallest = max(self._tallest, self._height[id(node)])
         return found
@@ -157,10 +157,10 @@ def edges_of(outputs: Iterable[Any]) -> list[Any]:
     return [node for node in nodes if node is not None]
 
 
-def numbers_behind(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
+def sequence_numbers_of(torch: Any, outputs: Iterable[Any], most: int) -> list[int] | None:
     """Return the sequence numbers of a graph's nodes; None if too large."""
     graphs = Graphs(torch)
-    found = graphs.behind(edges_of(outputs), most)
+    found = graphs.reachable_nodes(edges_of(outputs), most)
     return None if graphs.deep else [sequence_nr_of(node) for node in found]
 
 

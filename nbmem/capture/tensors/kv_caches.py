@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MODULE = "transformers.cache_utils"
 _GIVEN_AS = "past_key_values"
 MAX_TENSORS = 20_000
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _MIN_DIMENSIONS = 3
 """A layer's counters of tokens have fewer."""
 
@@ -83,7 +83,7 @@ class CacheCollector:
 
 def tensors_of_cache(cache: Any) -> list[Any]:
     """Return the keys and values that a cache holds, by layer."""
-    return list(_tensors(cache, _DEEPEST))[:MAX_TENSORS]
+    return list(_tensors(cache, _MAX_DEPTH))[:MAX_TENSORS]
 
 
 def _tensors(value: Any, deep: int) -> Iterator[Any]:
@@ -167,5 +167,5 @@ def _form(layers: Any) -> tuple[Any, ...]:
     """
     torch: Any = loaded_torch()
     shape, dtype = torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__
-    tensors = list(_tensors(layers, _DEEPEST))
+    tensors = list(_tensors(layers, _MAX_DEPTH))
     return len(layers), *((tuple(shape(one))[1::2], dtype(one)) for one in tensors)

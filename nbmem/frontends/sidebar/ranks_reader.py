@@ -1,7 +1,7 @@
 """Follow the journals of ranks while the cell that started them runs.
 
 The ranks are those of engines or of spawned processes. No request is sent to them. Each rank writes
-a line a second into a folder (`record/journal.py`), and only new lines are read.
+a line a second into a folder (capture/record/rank_journal_writer.py). Only new lines are read.
 """
 
 from __future__ import annotations

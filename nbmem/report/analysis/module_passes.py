@@ -29,8 +29,8 @@ class Passes:
         ledger: The card's ledger.
 
     Attributes:
-        modules: The called modules, by their number.
-        of: The number of each allocation's module; NO_MODULE without one.
+        modules: Paths of the called modules.
+        of: Index in `modules` of each allocation's module; NO_MODULE without one.
     """
 
     def __init__(self, ledger: CardLedger) -> None:
@@ -49,11 +49,11 @@ class Passes:
                 by_name[index] = numbers.get(module, NO_MODULE)
         self.of: Ints = by_name[ledger.names]
         self._order = np.argsort(ledger.born_in, kind="stable")
-        self._born = ledger.born_in[self._order]
+        self._phases = ledger.born_in[self._order]
 
     def made_in(self, phase: int) -> Ints:
         """Return the allocations of a phase, in their order."""
-        first, last = np.searchsorted(self._born, [phase, phase + 1])
+        first, last = np.searchsorted(self._phases, [phase, phase + 1])
         return self._order[first:last]
 
     def made_by_modules(self, phase: int, *categories: Category) -> Ints:

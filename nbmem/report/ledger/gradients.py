@@ -1,9 +1,9 @@
 """Name a backward's allocations after the gradients expected of its graph.
 
 The probes list the gradients that a backward will allocate, with their bytes, in the engine's order
-(probes/gradients.py). If as many allocations of a size exist as are listed, they match in order.
-Else only a common name is certain: the module with results of that size. A sum of two gradients of
-one result may or may not take its own memory; it is listed as possible.
+(capture/graphs/expected_gradients.py). Where a size has as many allocations as are listed, they
+match in order. Otherwise only a common name is certain: the module with results of that size. A sum
+of two gradients of one result may be computed in place, so it is listed as possible.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def gradient_names(  # noqa: PLR0913 - the facts known at that point
         of_parameters: Which allocations were seen as gradients of parameters.
         texts: The texts that the labels' names point into.
     """
-    coming = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
-    listed = np.flatnonzero((storage_labels.addr == 0) & np.isin(storage_labels.category, coming))
+    expected = (Category.GRADIENTS, Category.OUTPUT_GRADIENTS)
+    listed = np.flatnonzero((storage_labels.addr == 0) & np.isin(storage_labels.category, expected))
     within = phases.of(storage_labels.position[listed])
     names: dict[int, str] = {}
     for phase in np.unique(within[within != NOWHERE]).tolist():
@@ -80,22 +80,22 @@ def _matched(rows: list[int], words: list[str], of_parameters: Mask) -> dict[int
     one.
     """
     certain = [word for word in words if not word.startswith(GRADIENT_IN)]
-    for listed in (certain, [_of(word) for word in words]):
+    for listed in (certain, [_allocated_name(word) for word in words]):
         pairs = list(zip(rows, listed, strict=False))
         known = (_is_added(word) for row, word in pairs if of_parameters[row])
         if len(rows) == len(listed) and all(known):
             return {row: word for row, word in pairs if word and not of_parameters[row]}
     if len(certain) <= len(rows) <= len(words):  # some of the sums were computed in place
-        alike = {without_numbers(_of(word)) for word in words}
-        if len(alike) == 1 and _is_added(word := alike.pop()) and word:
+        distinct = {without_numbers(_allocated_name(word)) for word in words}
+        if len(distinct) == 1 and _is_added(word := distinct.pop()) and word:
             return {row: word for row in rows if not of_parameters[row]}
-    named = [_of(word) for word in words if not _is_added(_of(word))]
-    common = _common(named, most=len(rows) > len(words)) if named else None
+    named = [_allocated_name(word) for word in words if not _is_added(_allocated_name(word))]
+    common = _common_name(named, is_partial=len(rows) > len(words)) if named else None
     return {} if common is None else {row: common for row in rows if not of_parameters[row]}
 
 
-def _of(word: str) -> str:
-    """Name a sum of gradients that takes memory of its own."""
+def _allocated_name(word: str) -> str:
+    """Return the name of a gradient that has its own memory."""
     if word.startswith(f"{GRADIENT_IN}{ADDED_TO}"):
         return word.removeprefix(GRADIENT_IN)
     return word.replace(GRADIENT_IN, GRADIENT_OF, 1)
@@ -109,15 +109,15 @@ def _is_added(word: str) -> bool:
     return not word or word.startswith(ADDED_TO)
 
 
-def _common(names: Sequence[str], *, most: bool) -> str | None:
+def _common_name(names: Sequence[str], *, is_partial: bool) -> str | None:
     """Return what all of some gradient names have in common, or None.
 
     An example is `gradient in model.h.* (8, 1024, 768) float32`.
 
     Args:
         names: Gradients of one size.
-        most: True if some of the allocations are none of them. Then only the module whose backward
-            made them is certain.
+        is_partial: True if some of the allocations are none of them. Then only the module whose
+            backward made them is certain.
     """
     found = [match for name in names if (match := _PARTS.match(name.removeprefix(GRADIENT_OF)))]
     paths = [without_numbers(match[1]).split(".") for match in found]
@@ -126,5 +126,5 @@ def _common(names: Sequence[str], *, most: bool) -> str | None:
     forms = {match[2] for match in found}
     if not shared or len(found) < len(names):
         return None
-    form = forms.pop() if len(forms) == 1 and not most else ""
-    return f"{BACKWARD_OF if most else GRADIENT_IN}{shared}{form}"
+    form = forms.pop() if len(forms) == 1 and not is_partial else ""
+    return f"{BACKWARD_OF if is_partial else GRADIENT_IN}{shared}{form}"

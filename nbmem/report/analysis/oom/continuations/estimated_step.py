@@ -1,9 +1,9 @@
 """Estimate how the first training step goes on after a failed request.
 
-No earlier step shows it. The rest of the forward is in proportion to the layers still to run. The
-backward frees activations in reverse order, and makes a gradient of each and of each weight. The
-optimizer makes its state, and a copy of the weights as its `foreach` kernels do. Then one more step
-follows, with that state. Where it is not known what lives, the estimate is the larger one.
+There is no earlier step to repeat. The rest of the forward is proportional to the layers that have
+not run. The backward frees activations in reverse order, and allocates a gradient for each and for
+each weight. The optimizer allocates its state, and a copy of the weights as its `foreach` kernels
+do. One more step follows, with that state. Where it is unknown what lives, the estimate is higher.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.failed_request import FailedRequest
 
 HALF_WAY = 0.5
-"""Part of a forward that is taken to have run where it is not known."""
+"""Assumed share of a forward that has run, if the progress is unknown."""
 MAX_BLOCKS = 1_000
 _MATRIX = re.compile(r"weight \((\d+), (\d+)\)")
 _SHAPE = re.compile(r" \(([\d, ]+)\) (\w+)")
@@ -90,11 +90,11 @@ class _TrainingStep:
         self.weights = self._weights()
 
     def continuation(self) -> Continuation:
-        """Build it."""
-        self._finish(self._failed(), [row for row in self.new if row in self.blocks])
+        """Build the blocks of this step's rest and of the next step."""
+        self._finish(self._failed_request(), [row for row in self.new if row in self.blocks])
         self.step, end = 1, self.at
         copies = self._step_so_far()
-        self._finish(self._failed(), copies)
+        self._finish(self._failed_request(), copies)
         blocks = tuple(self.blocks.values())
         since = self.at - end
         return Continuation(blocks=blocks, period=self.at, steps=1, since=since, estimated=True)
@@ -135,7 +135,7 @@ class _TrainingStep:
 
     # --- what the program does
 
-    def _failed(self) -> int:
+    def _failed_request(self) -> int:
         kind = {
             "forward": Category.ACTIVATIONS,
             "backward": Category.OUTPUT_GRADIENTS,
@@ -156,11 +156,11 @@ class _TrainingStep:
                     self._free(self._live(Category.GRADIENTS))
                 old = [row] if row in self.blocks and not self.blocks[row].saved else []
                 copies[row] = self._alloc(self.recorded[row])
-                self._free(old)  # its name is set anew
+                self._free(old)  # its variable is assigned anew
         return [key for key in copies.values() if self.blocks[key].freed_at == NEVER]
 
     def _finish(self, failed: int, of_step: list[int]) -> None:
-        """Do the rest of a step."""
+        """Simulate a step from its failed request to its end."""
         saved = [key for key in of_step if self.blocks[key].saved]
         if self.phase == "forward":
             saved += [failed, *self._forward(sum(self.blocks[k].size for k in saved), len(saved))]

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 _TOKENS = re.compile(r" \(([\d, ]+)\) int")
 _WIDTHS = (2, 4)
 """Bytes of the numbers in which scores are computed."""
-_ROUNDED = 2 * 1024 * 1024
+_MAX_ROUNDING = 2 * 1024 * 1024
 """Bytes by which the size of a failed request may be rounded up."""
 
 
 def loss_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield the loss in parts, where the step computes scores of words."""
-    seen = trial.case.refusal
-    if trial.phase not in ("forward", "backward") or (seen is not None and seen.evaluating):
+    refusal = trial.case.refusal
+    evaluating = refusal is not None and refusal.evaluating
+    if trial.phase not in ("forward", "backward") or evaluating:
         return
-    found = logits_of(trial.case.card_ledger) or _to_come(trial)
+    found = logits_of(trial.case.card_ledger) or _expected_logits(trial)
     if found is None or found.parts < 2:
         return
     live = np.intersect1d(found.rows, trial.rows(*Category))
@@ -59,7 +60,7 @@ def loss_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     )
 
 
-def _to_come(trial: Trial) -> Logits | None:
+def _expected_logits(trial: Trial) -> Logits | None:
     """Return the scores of a step that failed before any were made, or None."""
     model = largest_model(trial.case.card_ledger.session)
     head = None if model is None else model.get("head")
@@ -86,7 +87,7 @@ def _in_parts(
     Args:
         then: What follows now.
         found: The scores.
-        live: Those that live at the failed request, which are free.
+        live: Rows of scores that live at the failed request. They would be freed by then.
         stream: The stream of the step.
     """
     rows, removed = {*found.rows.tolist()}, {*live}
@@ -111,4 +112,4 @@ def _has_their_size(block: FutureBlock, found: Logits) -> bool:
     if block.row >= 0 or not block.of_batch:
         return False
     whole = found.positions * int(found.head["words"])
-    return any(0 <= block.size - whole * width < _ROUNDED for width in _WIDTHS)
+    return any(0 <= block.size - whole * width < _MAX_ROUNDING for width in _WIDTHS)
