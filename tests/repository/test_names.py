@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 RIDDLES = frozenset(
     (
-        "alike", "apart", "asked", "births", "books", "born", "door", "dying",
-        "gone", "guest", "heard", "hears", "house", "instead", "lent", "lies",
-        "living", "look", "looked", "looks", "mail", "met", "neighbour", "neighbours",
-        "nobody", "roll", "rolls", "said", "says", "somebody", "stays", "tell",
-        "tells", "told", "turn", "turns", "waist", "who", "whose",
+        "alike", "apart", "asked", "barred", "births", "books", "born", "calm", "door",
+        "dying", "gone", "guest", "heard", "hears", "house", "instead", "lent", "lies",
+        "living", "look", "looked", "looks", "lost", "mail", "met", "mine", "neighbour",
+        "neighbours", "nobody", "roll", "rolls", "said", "says", "somebody", "stays",
+        "tell", "tells", "thing", "things", "told", "turn", "turns", "waist", "who",
+        "whose",
     )
 )  # fmt: skip
 """Words that name nothing in PyTorch or Jupyter; each was a module, class or function once."""

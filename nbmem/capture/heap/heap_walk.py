@@ -17,7 +17,7 @@ from nbmem.capture.heap.unreachable import (
     ALL_S,
     GRADIENT_CYCLE,
     all_tensors,
-    holders_of_lost,
+    holders_of_unreached,
     in_gradient_cycles,
 )
 from nbmem.capture.interpreter.class_kinds import is_node
@@ -253,7 +253,7 @@ class _WalkInProgress:
         yield from ways.steps()
         yield from self._name(begun, ways)
         self._complete = ways.complete
-        yield from self._name_lost(reach)
+        yield from self._name_unreached(reach)
 
     def _name(self, begun: list[Place], ways: HeapPaths) -> Iterator[None]:
         """Add the path from every place to every storage that it reaches."""
@@ -268,7 +268,7 @@ class _WalkInProgress:
             if not i % _STRIDE:
                 yield
 
-    def _name_lost(self, reach: ForwardWalk) -> Iterator[float | None]:
+    def _name_unreached(self, reach: ForwardWalk) -> Iterator[float | None]:
         if self.in_use is not None and not self.in_use.hold_more_than(self._holders):
             return
         yield ALL_S
@@ -299,7 +299,7 @@ class _WalkInProgress:
 
     def _name_garbage(self, reach: ForwardWalk, unreached: dict[int, Any]) -> Iterator[None]:
         """Name the other tensors that no place reaches."""
-        holders = yield from holders_of_lost(
+        holders = yield from holders_of_unreached(
             reach, unreached, suspects=self.suspects, say_unseen=self._is_alone
         )
         yield from self._name_gradient_cycles(unreached, holders)

@@ -55,7 +55,7 @@ def all_tensors(torch: Any) -> dict[int, Any]:
     return {id(obj): obj for obj in found if id(type(obj)) in kinds}
 
 
-def holders_of_lost(
+def holders_of_unreached(
     reach: ForwardWalk,
     unreached: Mapping[int, Any],
     *,

@@ -89,7 +89,7 @@ class HookEventLog:
 
         The recorder's own thread, which runs the cells, calls this.
         """
-        return self._mine_or_new().number
+        return self._own_or_new().number
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -130,9 +130,9 @@ class HookEventLog:
             # An engine thread computes for the thread that waits for it.
             waiting = [loop for loop in self._loops if loop.busy == "backward"]
             return waiting[0] if len(waiting) == 1 else None
-        return self._mine_or_new()
+        return self._own_or_new()
 
-    def _mine_or_new(self) -> TrainingLoop:
+    def _own_or_new(self) -> TrainingLoop:
         loop: TrainingLoop | None = getattr(self._this_thread, "loop", None)
         if loop is None:
             loop = self._this_thread.loop = TrainingLoop(len(self._loops))

@@ -87,7 +87,7 @@ class JournalWriter:
             if not saved and rank is not None:
                 file.write_rank(rank, error)
         except OSError as err:
-            self._lost(err)
+            self._on_fault(err)
         file.close(remove=saved)
 
     def _run(self) -> None:
@@ -109,7 +109,7 @@ class JournalWriter:
         try:
             self._recorder.ranks.glance()
         except Exception as err:  # noqa: BLE001 - as in `_write`
-            self._lost(err)
+            self._on_fault(err)
 
     def _write(self) -> None:
         try:
@@ -117,9 +117,9 @@ class JournalWriter:
             if rank is not None:
                 self._write_as(rank)
         except Exception as err:  # noqa: BLE001 - a full disk must not end the training
-            self._lost(err)
+            self._on_fault(err)
 
-    def _lost(self, err: Exception) -> None:
+    def _on_fault(self, err: Exception) -> None:
         self._stop.set()
         self._recorder.note(f"The rank's journal stopped: {error_of(err)}. The rest is whole.")
 

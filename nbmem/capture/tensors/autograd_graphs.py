@@ -83,7 +83,7 @@ class Graphs:
         return [*self.next_nodes(node), *self.saved_by(node)]
 
     def next_nodes(self, node: Any) -> list[Any]:
-        """Return the nodes of a node's `next_functions`, which the forward created earlier."""
+        """Return the nodes of a node's `next_functions`, created before it."""
         if id(node) not in self._next_nodes:
             self.reachable_nodes([node])
         return self._next_nodes[id(node)]

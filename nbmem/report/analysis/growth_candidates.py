@@ -131,7 +131,7 @@ def merge_by_root(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 class _Groups:
-    """Allocations by root, function, pattern of the path, graph and standing category."""
+    """Allocations by root, function, path pattern, graph and category."""
 
     def __init__(self, card_ledger: CardLedger) -> None:
         self._card_ledger = card_ledger
@@ -237,7 +237,9 @@ class _Groups:
                 del self._found[key]
 
     def _lists(self) -> dict[str, _Key]:
-        """Map `_freed_with` of the items of each list to the key of the list's group.
+        """Map what the items of a list share to the key of the list's group.
+
+        The key of the map is `_freed_with` of an item.
 
         A list takes precedence over a dictionary: a loop's `batch["x"]` may have the item, too.
         """

@@ -92,7 +92,7 @@ def groups(case: FailedRequest) -> list[AllocationGroup]:
 
 
 class _HolderAtEnd(NamedTuple):
-    """What holds one storage at the end of the recording.
+    """The holder of one storage at the end of the recording.
 
     Attributes:
         name: Name of the root; None for a traceback, which says less than the allocating line.
