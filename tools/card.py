@@ -1,7 +1,4 @@
-"""Measure this machine's NVIDIA card for nbmem's tables.
-
-It takes 15 minutes at most.
-"""
+"""Measure this machine's NVIDIA card for nbmem's tables, in 15 minutes."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from installing import ROOT, print_line
 def main() -> int:
     """Prepare the environment and pass the arguments to tests/card.
 
-    What the environment costs is printed first. With --tables, tests/card/tables reads files
-    instead.
+    The size of the download is printed first. With --tables, nothing is measured:
+    tests/card/tables reads files of an earlier measurement.
     """
     require_python()
     parser = argparse.ArgumentParser(
@@ -36,8 +33,8 @@ def main() -> int:
             "The quarter of an hour begins when it is there."
         )
         python = str(prepare(".venv-cuda", "torch-cuda", "test"))
-    known = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(ROOT), *([known] if known else [])])
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
     command = [python, "-m", "tests.card.tables" if options.tables else "tests.card", *arguments]
     env = dict(os.environ, PYTHONPATH=path)
     return hand_over(command, env)

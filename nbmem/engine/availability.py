@@ -1,7 +1,4 @@
-"""Find out whether the engine torch can work here.
-
-torch is not imported for it.
-"""
+"""Check whether the engine torch can run here, without importing torch."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from pathlib import Path
 from nbmem.core.errors import UsageError
 from nbmem.engine import build, cache, process
 
-DRIVER = Path("/proc/driver/nvidia/version")
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 """Exists where NVIDIA's kernel driver is loaded."""
 SEPARATORS = set(" :")
-"""What separates the names of LD_PRELOAD."""
-OTHER = "Use --engine rules, which runs everywhere."
+"""Characters that separate the names in LD_PRELOAD."""
+_ALTERNATIVE = "Use --engine rules, which runs everywhere."
 
 
 def site_packages() -> Path | None:
@@ -45,18 +42,21 @@ def torch_version() -> str:
 def unavailable() -> str | None:
     """Return why the engine cannot run here, or None if it can."""
     site = site_packages()
-    checks = (_other_system, lambda: _other_torch(site), _driver, lambda: _no_headers(site), _name)
+    checks = (
+        *(_check_platform, lambda: _check_torch(site), _check_driver),
+        *(lambda: _check_headers(site), _check_cache_name),
+    )
     return next((reason for check in checks if (reason := check()) is not None), None)
 
 
-def _other_system() -> str | None:
+def _check_platform() -> str | None:
     system, machine = platform.system(), platform.machine()
     if sys.platform == "linux" and machine in {"x86_64", "AMD64"}:
         return None
     return f"it is for Linux on x86-64, and this is {system or sys.platform} on {machine}"
 
 
-def _other_torch(site: Path | None) -> str | None:
+def _check_torch(site: Path | None) -> str | None:
     if site is not None:
         return None
     if not (release := torch_version()):
@@ -67,8 +67,8 @@ def _other_torch(site: Path | None) -> str | None:
     )
 
 
-def _driver() -> str | None:
-    if process.active() or not DRIVER.exists():
+def _check_driver() -> str | None:
+    if process.active() or not DRIVER_VERSION.exists():
         return None
     return (
         "NVIDIA's driver is loaded on this machine, and the engine would take its place. Run on "
@@ -76,7 +76,7 @@ def _driver() -> str | None:
     )
 
 
-def _no_headers(site: Path | None) -> str | None:
+def _check_headers(site: Path | None) -> str | None:
     if site is None or next(site.glob("nvidia/*/include/cuda.h"), None):
         return None
     return (
@@ -85,7 +85,7 @@ def _no_headers(site: Path | None) -> str | None:
     )
 
 
-def _name() -> str | None:
+def _check_cache_name() -> str | None:
     if not set(str(cache.root())) & SEPARATORS:
         return None
     return (
@@ -122,5 +122,5 @@ def require() -> Path:
     if reason is None and site is not None and not cache.is_built(site):
         reason = missing_tools()
     if reason is not None or site is None:
-        raise UsageError(f"Cannot use the engine torch: {reason}. {OTHER}")
+        raise UsageError(f"Cannot use the engine torch: {reason}. {_ALTERNATIVE}")
     return site

@@ -71,10 +71,10 @@ def run(*command: str | Path) -> str:
     except OSError as err:
         raise BuildError(f"Cannot compile the engine torch: {words[0]} ({err.strerror}).") from err
     if done.returncode:
-        said = done.stderr.strip()[-LONGEST_ERROR:]
+        errors = done.stderr.strip()[-LONGEST_ERROR:]
         raise BuildError(
             f"Cannot compile the engine torch: {words[0]} ended with {done.returncode}. Use "
-            f"--engine rules. Its last words were:\n{said}"
+            f"--engine rules. Its last words were:\n{errors}"
         )
     return done.stdout
 
@@ -217,8 +217,8 @@ def kernels(site: Path, out: Path, architecture: int) -> None:
         for name in (f"sm_{architecture}", f"sm_{architecture}a"):
             command = [str(tool), "-arch", name, "-res-usage", str(path)]
             # It fails where a library has no code for the architecture.
-            said = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
-            for function, *numbers in re.findall(resources, said):
+            listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+            for function, *numbers in re.findall(resources, listing):
                 rows[function] = "\t".join((function, *numbers)) + "\n"
     made = out / f"{table_of(architecture)}.{os.getpid()}"
     made.write_text("".join(rows.values()))

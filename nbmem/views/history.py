@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes, format_ms, format_peak
 from nbmem.views import style
+from nbmem.views.grid import in_columns
 from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def render_history(rows: Sequence[CellDelta]) -> str:
     if not rows:
         return _EMPTY
     table = [_HEAD, *(_cells(row) for row in rows)]
-    lines = _aligned(table, left={1, len(_HEAD) - 1})
+    lines = in_columns(table, left={1, len(_HEAD) - 1}).splitlines()
     if max(map(len, lines)) <= WIDTH:
         return "\n".join(lines)
-    head, *figures = _aligned([(cell, *cells) for cell, _, *cells, _ in table], left=set())
+    head, *figures = in_columns(
+        [(cell, *cells) for cell, _, *cells, _ in table], left=set()
+    ).splitlines()
     indent = max(len(cells[0]) for cells in table) + 2
     written = [head]
     for row, (cell, _, *_, error), line in zip(rows, table[1:], figures, strict=True):
@@ -44,18 +47,6 @@ def render_history(rows: Sequence[CellDelta]) -> str:
         written += [f"{cell:>{indent - 2}}  {label}".rstrip(), f"{'':<{indent}}{line[indent:]}"]
         written += [f"{'':<{indent}}{clipped(error, WIDTH - indent)}"] if error else []
     return "\n".join(written)
-
-
-def _aligned(table: Sequence[tuple[str, ...]], *, left: set[int]) -> list[str]:
-    """Align the columns of a table; those in `left` are flush left."""
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if i in left else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-        for cells in table
-    ]
 
 
 def render_history_html(rows: Sequence[CellDelta]) -> str:
@@ -79,7 +70,9 @@ def render_history_html(rows: Sequence[CellDelta]) -> str:
 
 def render_host_history(rows: Sequence[HostDelta]) -> str:
     """Write the cells by their change of host memory, oldest first."""
-    lines = _aligned([_HOST_HEAD, *map(_host_cells, rows)], left={1, len(_HOST_HEAD) - 1})
+    lines = in_columns(
+        [_HOST_HEAD, *map(_host_cells, rows)], left={1, len(_HOST_HEAD) - 1}
+    ).splitlines()
     return "\n".join([*lines, _ON_HOST])
 
 

@@ -148,7 +148,10 @@ def html_with(html: str, notes: Sequence[str]) -> str:
     return f"{html}<ul>{items}</ul>" if items else html
 
 
-def _plain_oom(chief: OomReport) -> str:
-    figures = (("asked for", chief.asked or chief.wanted), ("free on the card", chief.free))
+def _plain_oom(main_error: OomReport) -> str:
+    figures = (
+        ("asked for", main_error.asked or main_error.wanted),
+        ("free on the card", main_error.free),
+    )
     known = [f"  {count:>20,}  {name}" for name, count in figures if count is not None]
     return "\n".join(("Out of memory", *known))

@@ -59,43 +59,43 @@ def without_commands(report: Report) -> Report:
     return replace(report, findings=findings, ooms=tuple(map(plain, report.ooms)))
 
 
-def title(autopsy: OomReport) -> str:
+def title(oom: OomReport) -> str:
     """Return what happened: the request, what was free, and where.
 
     For instance `Ran out of memory: 1.65 GiB asked for, 281.0 MiB free, at train.py:12`.
     """
-    asked = autopsy.asked or autopsy.wanted
-    head = "An out-of-memory error was caught" if autopsy.caught else "Ran out of memory"
+    asked = oom.asked or oom.wanted
+    head = "An out-of-memory error was caught" if oom.caught else "Ran out of memory"
     sizes = [
         f"{format_bytes(count)} {what}"
-        for count, what in ((asked, "asked for"), (autopsy.free, "free"))
+        for count, what in ((asked, "asked for"), (oom.free, "free"))
         if count is not None
     ]
-    where = place(autopsy)
+    where = place(oom)
     if not sizes:
         return f"{head}{where}"
     return f"{head}: {', '.join(sizes)}{',' if where else ''}{where}"
 
 
-def place(autopsy: OomReport) -> str:
+def place(oom: OomReport) -> str:
     """Return where an error happened; empty if nothing is known.
 
     For instance ` at train.py:12, in model.conv1 (Conv2d), forward, step 3`.
     """
     parts = [
-        f"at {one_line(autopsy.at.line)}" if autopsy.at.line else None,
-        f"in {one_line(autopsy.layer)}" if autopsy.layer else None,
-        f"in the node {one_line(autopsy.operator)}" if autopsy.operator else None,
-        report_sentences.phase_and_step(autopsy.at.phase, autopsy.at.step),
-        f"thread {one_line(autopsy.thread)}" if autopsy.thread else None,
+        f"at {one_line(oom.at.line)}" if oom.at.line else None,
+        f"in {one_line(oom.layer)}" if oom.layer else None,
+        f"in the node {one_line(oom.operator)}" if oom.operator else None,
+        report_sentences.phase_and_step(oom.at.phase, oom.at.step),
+        f"thread {one_line(oom.thread)}" if oom.thread else None,
     ]
     known = ", ".join(part for part in parts if part)
     return f" {known}" if known else ""
 
 
-def figures(autopsy: OomReport) -> list[tuple[str, int | None, str]]:
+def figures(oom: OomReport) -> list[tuple[str, int | None, str]]:
     """Return the known figures of the moment: name, bytes, meaning."""
-    a = autopsy
+    a = oom
     cached = None if a.reserved is None or a.allocated is None else a.reserved - a.allocated
     rest = "all of it" if not a.pooled else "the rest"
     rows = [
@@ -112,12 +112,12 @@ def figures(autopsy: OomReport) -> list[tuple[str, int | None, str]]:
     return [(name, count, what) for name, count, what in rows if count is not None]
 
 
-def ledger(autopsy: OomReport) -> list[tuple[Category, str, int]]:
+def ledger(oom: OomReport) -> list[tuple[Category, str, int]]:
     """Return the categories that the card held: category, name, bytes.
 
     Empty categories are left out.
     """
-    held = autopsy.ledger
+    held = oom.ledger
     if held is None:
         return []
     return [(c, report_sentences.label(c, held), held[c]) for c in CARD if held[c]]
@@ -131,9 +131,9 @@ def holder(held: HeldGroup) -> str:
     return one_line(f"{kind}{held.name or held.line or 'unnamed'}, {count}{kept}")
 
 
-def remedies_title(autopsy: OomReport) -> str:
+def remedies_title(oom: OomReport) -> str:
     """Return what the remedies have in common."""
-    return "Would have sufficed" if autopsy.caught else "What to do, the best first"
+    return "Would have sufficed" if oom.caught else "What to do, the best first"
 
 
 def ground(remedy: Finding) -> str:
@@ -151,16 +151,16 @@ def commands(remedy: Finding) -> str | None:
     return remedy.code
 
 
-def aftermath(autopsy: OomReport) -> str | None:
+def aftermath(oom: OomReport) -> str | None:
     """Return what the failure left behind, and the command that frees it.
 
     None if there is no such command.
     """
-    if autopsy.command is None:
+    if oom.command is None:
         return None
-    typed = " ".join(("%nbmem", autopsy.command.name, *autopsy.command.arguments))
-    if autopsy.left:
-        return f"The failure keeps {format_bytes(autopsy.left)} alive: {typed} gives it back."
+    typed = " ".join(("%nbmem", oom.command.name, *oom.command.arguments))
+    if oom.left:
+        return f"The failure keeps {format_bytes(oom.left)} alive: {typed} gives it back."
     return f"What its frames hold stays allocated until {typed}."
 
 
@@ -178,29 +178,29 @@ def other_places(others: Sequence[OomReport]) -> list[str]:
 
 def render_oom(ooms: Sequence[OomReport], width: int = 100) -> str:
     """Write a recording's errors: the main one in full, places of others."""
-    chief, *others = ooms
-    parts = [wrapped(title(chief), width), wrapped(chief.reason, width, "  ")]
-    if chief.remedies:
-        parts.append(remedies_title(chief))
-        for number, remedy in enumerate(chief.remedies, 1):
+    main_error, *others = ooms
+    parts = [wrapped(title(main_error), width), wrapped(main_error.reason, width, "  ")]
+    if main_error.remedies:
+        parts.append(remedies_title(main_error))
+        for number, remedy in enumerate(main_error.remedies, 1):
             text = f"{remedy.title} ({ground(remedy)}). {remedy.evidence}"
             parts.append(wrapped(text, width, f"  {number}. ", "     "))
             if typed := commands(remedy):
                 parts += [f"     {one_line(line)}".rstrip() for line in typed.splitlines()]
-    rows = figures(chief)
+    rows = figures(main_error)
     names = max(len(name) for name, _, _ in rows) if rows else 0
     sizes = max(len(format_bytes(count)) for _, count, _ in rows) if rows else 0
     parts += [
         f"  {name:<{names}}  {format_bytes(count):>{sizes}}  {what}" for name, count, what in rows
     ]
-    if held := ledger(chief):
+    if held := ledger(main_error):
         parts.append(_table("The card at that moment", [(name, count) for _, name, count in held]))
-    if chief.holders:
-        lines = [(holder(held), held.requested) for held in chief.holders]
+    if main_error.holders:
+        lines = [(holder(held), held.requested) for held in main_error.holders]
         parts.append(_table(HOLDERS, lines))
-    if after := aftermath(chief):
+    if after := aftermath(main_error):
         parts.append(wrapped(after, width))
-    parts += [wrapped(note, width, "- ", "  ") for note in chief.notes]
+    parts += [wrapped(note, width, "- ", "  ") for note in main_error.notes]
     if others:
         parts.append("More out-of-memory errors were caught")
         parts += [wrapped(line, width, "  ", "    ") for line in other_places(others)]

@@ -28,42 +28,42 @@ def oom_data(
         error: The exception that ended the recording, where no traceback stands beside the card.
         traced: Whether the cell was traced: else `%nbmem try` does not know it.
     """
-    chief, *others = ooms
+    main_error, *others = ooms
     return {
         "version": VERSION,
-        "title": oom.title(chief),
-        "reason": one_line(chief.reason),
-        "caught": chief.caught,
-        "what_to_do": oom.remedies_title(chief),
+        "title": oom.title(main_error),
+        "reason": one_line(main_error.reason),
+        "caught": main_error.caught,
+        "what_to_do": oom.remedies_title(main_error),
         "remedies": [
             tip | {"ground": oom.ground(remedy)} | ({} if traced else {"try": None})
-            for tip, remedy in zip(tips_data(chief.remedies), chief.remedies, strict=True)
+            for tip, remedy in zip(tips_data(main_error.remedies), main_error.remedies, strict=True)
         ],
-        "tables": _tables(chief),
-        "after": oom.aftermath(chief),
-        "command": chief.command and [chief.command.name, *chief.command.arguments],
-        "notes": [one_line(note) for note in chief.notes],
+        "tables": _tables(main_error),
+        "after": oom.aftermath(main_error),
+        "command": main_error.command and [main_error.command.name, *main_error.command.arguments],
+        "notes": [one_line(note) for note in main_error.notes],
         "others": oom.other_places(others),
-        "calls": [one_line(call) for call in reversed(chief.calls)],
+        "calls": [one_line(call) for call in reversed(main_error.calls)],
         "error": None if error is None else one_line(error),
     }
 
 
-def _tables(chief: OomReport) -> list[dict[str, Any]]:
+def _tables(main_error: OomReport) -> list[dict[str, Any]]:
     """Return the tables: rows are [category or null, bytes, name]."""
     found: list[tuple[str, list[list[Any]]]] = [
         (
             "At that moment",
             [
                 [None, format_bytes(count), f"{name}: {what}"]
-                for name, count, what in oom.figures(chief)
+                for name, count, what in oom.figures(main_error)
             ],
         ),
         (
             "The card",
             [
                 [category.key, format_bytes(count), name]
-                for category, name, count in oom.ledger(chief)
+                for category, name, count in oom.ledger(main_error)
             ],
         ),
         (
@@ -74,7 +74,7 @@ def _tables(chief: OomReport) -> list[dict[str, Any]]:
                     format_bytes(held.requested),
                     oom.holder(held),
                 ]
-                for held in chief.holders
+                for held in main_error.holders
             ],
         ),
     ]

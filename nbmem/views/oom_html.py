@@ -30,30 +30,30 @@ _GROUND = "opacity:0.75"
 
 def render_oom_html(ooms: Sequence[OomReport]) -> Markup:
     """Write the errors of a recording as a fragment of HTML."""
-    chief, *others = ooms
+    main_error, *others = ooms
     parts = [
-        element("div", oom.title(chief), style=_TITLE),
-        element("div", chief.reason, style=_LINE),
-        *_remedies(chief),
-        element("div", *_tables(chief), style=_SIDE_BY_SIDE),
+        element("div", oom.title(main_error), style=_TITLE),
+        element("div", main_error.reason, style=_LINE),
+        *_remedies(main_error),
+        element("div", *_tables(main_error), style=_SIDE_BY_SIDE),
     ]
-    if after := oom.aftermath(chief):
+    if after := oom.aftermath(main_error):
         parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
-    parts += [element("div", note, style=style.ABOUT) for note in chief.notes]
+    parts += [element("div", note, style=style.ABOUT) for note in main_error.notes]
     if others:
         also = "one more error was" if len(others) == 1 else f"{len(others)} more errors were"
         parts.append(fold(f"{also} caught", listed(oom.other_places(others))))
     return element("div", join(parts, "\n"), style=_BOX)
 
 
-def _tables(autopsy: OomReport) -> list[Markup]:
+def _tables(oom_report: OomReport) -> list[Markup]:
     tables = []
-    if rows := oom.figures(autopsy):
+    if rows := oom.figures(oom_report):
         tables.append(_table("At that moment", [(None, name, count) for name, count, _ in rows]))
-    if held := oom.ledger(autopsy):
+    if held := oom.ledger(oom_report):
         tables.append(_table("The card", [*held]))
-    if autopsy.holders:
-        groups = [(one.category, oom.holder(one), one.requested) for one in autopsy.holders]
+    if oom_report.holders:
+        groups = [(one.category, oom.holder(one), one.requested) for one in oom_report.holders]
         tables.append(_table(oom.HOLDERS, groups))
     return tables
 
@@ -68,12 +68,12 @@ def _table(head: str, rows: Sequence[tuple[Category | None, str, int | None]]) -
     return element("div", caption, block(lines), style="max-width:100%")
 
 
-def _remedies(autopsy: OomReport) -> list[Markup]:
-    if not autopsy.remedies:
+def _remedies(oom_report: OomReport) -> list[Markup]:
+    if not oom_report.remedies:
         return []
     return [
-        element("div", oom.remedies_title(autopsy), style=style.CAPTION),
-        element("ol", *(_remedy(one) for one in autopsy.remedies), style=_REMEDIES),
+        element("div", oom.remedies_title(oom_report), style=style.CAPTION),
+        element("ol", *(_remedy(one) for one in oom_report.remedies), style=_REMEDIES),
     ]
 
 

@@ -56,10 +56,10 @@ def peak_row(report: Report) -> PhaseRow | None:
     return max(inside, key=lambda row: row.depth, default=None)
 
 
-_WHOLE = 30
-"""Tables up to this many phases are shown whole."""
-_LONG, _HEAD, _TAIL = 20, 8, 4
-"""In a step with more phases, how many of the first and of the last are shown."""
+_MOST_ROWS = 30
+"""Tables of up to this many phases are shown in full."""
+_LONG_STEP, _FIRST_SHOWN, _LAST_SHOWN = 20, 8, 4
+"""A step with more than 20 phases is shown by its first 8 and its last 4."""
 
 
 def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow | Gap]:
@@ -68,7 +68,7 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
     A step may be long itself, with a loop inside. Then its first phases, the phase of the
     recording's peak, and its last phases are shown.
     """
-    if len(report.phases) <= _WHOLE:
+    if len(report.phases) <= _MOST_ROWS:
         return list(report.phases)
     groups = [list(rows) for _, rows in groupby(report.phases, key=lambda row: row.step)]
     wanted = peak_row(report) or max(report.phases, key=lambda row: row.peak_allocated)
@@ -76,15 +76,15 @@ def shorten(report: Report, *, first: int = 3, last: int = 2) -> list[PhaseRow |
     keep |= {i for i, rows in enumerate(groups) if any(row is wanted for row in rows)}
     found: list[PhaseRow | Gap] = []
     for shown in _with_gaps(groups, keep):
-        found += [shown] if isinstance(shown, Gap) else _inside(shown, wanted)
+        found += [shown] if isinstance(shown, Gap) else _shorten_step(shown, wanted)
     return found
 
 
-def _inside(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
+def _shorten_step(rows: list[PhaseRow], wanted: PhaseRow) -> list[PhaseRow | Gap]:
     """Shorten the phases of one step; a long one loses its middle."""
-    if len(rows) <= _LONG:
+    if len(rows) <= _LONG_STEP:
         return list(rows)
-    keep = {*range(_HEAD), *range(len(rows) - _TAIL, len(rows))}
+    keep = {*range(_FIRST_SHOWN), *range(len(rows) - _LAST_SHOWN, len(rows))}
     keep |= {i for i, row in enumerate(rows) if row is wanted}
     shown = _with_gaps([[row] for row in rows], keep)
     return [one if isinstance(one, Gap) else one[0] for one in shown]

@@ -18,8 +18,8 @@ LAZY = tuple(torch.device("lazy", index) for index in range(MOST))
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
-true_device = _C.TensorBase.device.__get__
-"""The device in C++; Python's `tensor.device` is patched."""
+cpp_device = _C.TensorBase.device.__get__
+"""Return a tensor's device in C++; `tensor.device` is patched in Python."""
 
 
 def is_virtual(value: object) -> bool:
@@ -27,6 +27,7 @@ def is_virtual(value: object) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     if not _C._len_torch_function_stack():
-        return true_device(value).type == "lazy"
-    with _C.DisableTorchFunction():  # A default device is a mode, which gives the disguise.
-        return true_device(value).type == "lazy"
+        return cpp_device(value).type == "lazy"
+    # With a default device set, the descriptor would give the patched device, too.
+    with _C.DisableTorchFunction():
+        return cpp_device(value).type == "lazy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def splits_of(blocks: int, processors: int, key_blocks: int, most: int) -> int:
+def num_splits(blocks: int, processors: int, key_blocks: int, max_splits: int) -> int:
     """Return the fewest splits that keep nearly all processors busy.
 
     This is `num_splits_heuristic` of torch and flash-attn:
@@ -15,15 +15,15 @@ def splits_of(blocks: int, processors: int, key_blocks: int, most: int) -> int:
         blocks: Blocks of queries, over all heads and sequences.
         processors: Blocks that run at the same time.
         key_blocks: Blocks of keys.
-        most: The most splits.
+        max_splits: The most splits that the kernel supports.
     """
     if blocks >= 0.8 * processors:
         return 1
-    most = min(most, processors, key_blocks)
-    shares = []
-    for parts in range(1, most + 1):
-        waves = blocks * parts / processors
-        fits = parts == 1 or -(-key_blocks // parts) != -(-key_blocks // (parts - 1))
-        shares.append(waves / math.ceil(waves) if fits else 0.0)
-    best = max(shares)
-    return next((at for at, share in enumerate(shares, 1) if share and share >= 0.85 * best), 1)
+    efficiencies = []
+    for splits in range(1, min(max_splits, processors, key_blocks) + 1):
+        waves = blocks * splits / processors
+        # More splits with the same number of key blocks each leave the last ones empty.
+        useful = splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1))
+        efficiencies.append(waves / math.ceil(waves) if useful else 0.0)
+    best = max(efficiencies)
+    return next((n for n, share in enumerate(efficiencies, 1) if share and share >= 0.85 * best), 1)

@@ -173,11 +173,11 @@ def test_the_model_goes_on_from_a_layout_in_the_middle(name):
     cut = int(np.flatnonzero(events.action == Action.ALLOC)[len(events) // 6])
     middle = []
     emptied = emptied_by_user(recording)
-    told = Assumptions(total_bytes=LIKELY_TOTAL, emptied=emptied)
-    first = Prediction(Layout.empty(), events, settings, RELEASE, told)
+    assumptions = Assumptions(total_bytes=LIKELY_TOTAL, emptied=emptied)
+    first = Prediction(Layout.empty(), events, settings, RELEASE, assumptions)
     assert first.run({cut: lambda allocator: middle.append(allocator.layout())}) is None
-    told = Assumptions(total_bytes=LIKELY_TOTAL, emptied={row - cut for row in emptied})
-    second = Prediction(middle[0], events[cut:], settings, RELEASE, told)
+    assumptions = Assumptions(total_bytes=LIKELY_TOTAL, emptied={row - cut for row in emptied})
+    second = Prediction(middle[0], events[cut:], settings, RELEASE, assumptions)
     assert second.run() is None
     assert layout_difference(second.allocator.layout(), first.allocator.layout()) is None
     assert second.allocator.active == first.allocator.active
@@ -209,9 +209,9 @@ def test_the_order_of_equal_blocks_from_before_is_learned(release):
     kept = [allocator.malloc(30 * MIB) for _ in range(3)]
     allocator.free(kept[0])
     allocator.malloc(29 * MIB + 1)
-    told = Assumptions(total_bytes=GIB)
+    assumptions = Assumptions(total_bytes=GIB)
     events = events_of(rows)
-    prediction = Prediction(start, events, allocator.settings, release, told)
+    prediction = Prediction(start, events, allocator.settings, release, assumptions)
     assert prediction.run() is None
     assert prediction.order.learned > 0
     assert layout_difference(allocator.layout(), prediction.allocator.layout()) is None

@@ -20,8 +20,8 @@ def test_pinned_memory_is_noted_from_one_mebibyte(held):
     with virtual.activated("T4"), nbmem.trace("cell", namespace={}) as t:
         torch.ones(1, device="cuda")
     session = replace(t.session, facts={**t.session.facts, "pinned": {"held": held, "used": 0}})
-    said = [note for note in build_report(session).notes if "pinned for copies" in note]
-    assert len(said) == (held >= MIB)
+    notes = [note for note in build_report(session).notes if "pinned for copies" in note]
+    assert len(notes) == (held >= MIB)
 
 
 def test_pinned_tensors_to_the_byte():
@@ -55,8 +55,8 @@ V211 = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
     ],
 )
 def test_what_is_held_and_used_by_the_counters_of_each_torch(names, live, used, freed, in_use):
-    said = pinned_bytes(counters(names, live, {"current": used, "freed": freed}))
-    assert said == {"held": 4 * MIB, "used": in_use}
+    notes = pinned_bytes(counters(names, live, {"current": used, "freed": freed}))
+    assert notes == {"held": 4 * MIB, "used": in_use}
 
 
 def test_counters_of_other_names_say_nothing():
@@ -68,8 +68,8 @@ def test_without_a_count_of_used_bytes_only_held_ones_are_noted():
         torch.ones(1, device="cuda")
     pinned = {"held": 3 << 30, "used": None}
     session = replace(t.session, facts={**t.session.facts, "pinned": pinned})
-    (said,) = (note for note in build_report(session).notes if "pinned for copies" in note)
-    assert "in use" not in said
+    (notes,) = (note for note in build_report(session).notes if "pinned for copies" in note)
+    assert "in use" not in notes
     assert "pinned_memory" not in {
         f.rule for f in read(session, 0, everything=True).report.findings
     }

@@ -209,14 +209,14 @@ def follow_a_tensor(traced, page, card_ledger):
     """Go from a tensor's row to its allocation, stack and source line."""
     number = int(page.locator(LARGEST).first.get_attribute("data-tensor"))
     page.locator(LARGEST).first.locator("button").click()
-    told = lifetime_of(card_ledger, number)
-    expect(page.locator(TENSOR)).to_contain_text(f"event {told.born:,}")
-    said = page.locator(TENSOR).inner_text()
-    assert told.born_in in said
-    assert all(line in said for line in told.stack)
+    life = lifetime_of(card_ledger, number)
+    expect(page.locator(TENSOR)).to_contain_text(f"event {life.born:,}")
+    text = page.locator(TENSOR).inner_text()
+    assert life.born_in in text
+    assert all(line in text for line in life.stack)
     expect(page.locator(".nbx-Life")).to_be_visible()
-    page.locator(TENSOR).get_by_role("button", name=f"Go to {told.line}").first.click()
-    line = int(told.line.split("line ")[1].split()[0])
+    page.locator(TENSOR).get_by_role("button", name=f"Go to {life.line}").first.click()
+    line = int(life.line.split("line ")[1].split()[0])
     page.wait_for_function(
         """line => {
             const cell = window.jupyterapp.shell.currentWidget.content.activeCell;
@@ -387,7 +387,7 @@ def wait_event(page, event):
 @pytest.mark.cells(LOAD, TRAIN, WIDGET)
 def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, page, lab):
     card_ledger, report = card_ledger_of(lab)
-    said = page.locator(".widget-label").last
+    text = page.locator(".widget-label").last
     timeline = live.get_by_test_id("nbx-timeline")
     expect(page.locator(".widget-hbox .nbx-Explorer")).to_have_count(1)
     slider = page.get_by_role("slider", name="event").or_(page.locator(".noUi-handle")).first
@@ -397,7 +397,7 @@ def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, 
     expect_read(live, ledger_of, held_at(card_ledger, report.peak.at.event + 1))
     timeline.focus()
     page.keyboard.press("Home")
-    said.get_by_text("moment 0,").wait_for()
+    text.get_by_text("moment 0,").wait_for()
     page.wait_for_function(
         "() => document.querySelector('.widget-readout').textContent.trim() === '0'"
     )
@@ -408,10 +408,10 @@ def test_the_users_own_controls_move_the_widget_and_it_moves_them(traced, live, 
     row = live.locator(f"{LARGEST}[aria-selected=true]")
     row.wait_for()
     number = row.get_attribute("data-tensor")
-    said.get_by_text(f"tensor {number}").wait_for()
+    text.get_by_text(f"tensor {number}").wait_for()
     live.locator(LARGEST).nth(0).locator("button").click()
     chosen = live.locator(LARGEST).nth(0).get_attribute("data-tensor")
-    said.get_by_text(f"tensor {chosen}").wait_for()
+    text.get_by_text(f"tensor {chosen}").wait_for()
     label = "select => select.selectedOptions[0].textContent.replaceAll('\\u00a0', ' ')"
     name = page.locator(".widget-dropdown select").evaluate(label)
     expect(live.locator(LARGEST).nth(0)).to_contain_text(name)
@@ -605,9 +605,9 @@ def test_the_value_of_a_fit_is_dragged_below_its_cell(notebook, page, pictures):
     notebook.run(0)
     notebook.run(1)
     page.get_by_test_id("nbx-fit").wait_for()
-    said = page.get_by_test_id("nbx-fit-said")
-    expect(said).to_have_text("n = 113 fits: the process takes 14.22 GiB")
+    text = page.get_by_test_id("nbx-fit-said")
+    expect(text).to_have_text("n = 113 fits: the process takes 14.22 GiB")
     page.get_by_test_id("nbx-fit-slider").focus()
     page.keyboard.press("ArrowRight")
-    expect(said).to_contain_text("n = 114 does not fit")
+    expect(text).to_contain_text("n = 114 does not fit")
     picture(page, pictures, "fit")

@@ -64,24 +64,24 @@ def test_the_address_keeps_the_chosen_moment(offline, page, tmp_path):
     path = tmp_path / "cnn.html"
     path.write_text(explorer_page(sample.cnn()), encoding="utf-8")
     expect_moment_after_click(reports(offline, path, 1).first)
-    said = offline.get_by_test_id("nbx-where").inner_text()
+    text = offline.get_by_test_id("nbx-where").inner_text()
     assert "#event=" in offline.url
     expect_own_colours(offline, offline.get_by_test_id("nbx-report"))
     page.goto(offline.url)
-    expect(page.get_by_test_id("nbx-where")).to_have_text(said, use_inner_text=True)
+    expect(page.get_by_test_id("nbx-where")).to_have_text(text, use_inner_text=True)
 
 
 def test_the_value_of_a_fit_is_dragged_on_its_chart(offline, tmp_path):
     path = tmp_path / "fit.html"
     path.write_text(html_page("fit", render_interactive(FIT)), encoding="utf-8")
     offline.goto(path.as_uri())
-    said = offline.get_by_test_id("nbx-fit-said")
-    expect(said).to_have_text("batch = 10 fits: every value below this answer that was tried does")
+    text = offline.get_by_test_id("nbx-fit-said")
+    expect(text).to_have_text("batch = 10 fits: every value below this answer that was tried does")
     slider = offline.get_by_test_id("nbx-fit-slider")
     slider.focus()
     for _ in range(2):
         offline.keyboard.press("ArrowLeft")
-    expect(said).to_have_text("batch = 8 fits: the process takes 8.00 GiB")
+    expect(text).to_have_text("batch = 8 fits: the process takes 8.00 GiB")
     expect(offline.locator(".nbx-Fit-table caption")).to_have_text("At the peak, as it ran")
     box = offline.locator(".nbx-Fit-picture").bounding_box()
     axis = LEFT + (RIGHT - LEFT) * 12 / right_edge(FIT)
@@ -90,7 +90,7 @@ def test_the_value_of_a_fit_is_dragged_on_its_chart(offline, tmp_path):
     offline.mouse.down()
     offline.mouse.move(*middle)
     offline.mouse.up()
-    expect(said).to_contain_text("batch = 12 by luck")
+    expect(text).to_contain_text("batch = 12 by luck")
     expect(offline.locator(".nbx-Fit-table tr").first).to_contain_text("12.00 GiB")
 
 
@@ -175,13 +175,13 @@ def test_growth_is_drawn_step_by_step_and_keys_go_from_step_to_step(offline, gro
     high = bars.locator(".nbx-Grow-part").evaluate_all("all => all.map(one => one.clientHeight)")
     assert high == sorted(high)
     assert abs(high[-1] - 6 * high[0]) <= 6  # whole pixels
-    said = report.get_by_test_id("nbx-grown")
+    text = report.get_by_test_id("nbx-grown")
     offline.keyboard.press("Tab")
     offline.keyboard.press("Home")
     offline.keyboard.press("ArrowRight")
     expect(bars.nth(1)).to_be_focused()
     offline.keyboard.press("Enter")
-    expect(said).to_contain_text("after step 1 · preds 8.0 MiB, +4.0 MiB")
+    expect(text).to_contain_text("after step 1 · preds 8.0 MiB, +4.0 MiB")
     assert f"#event={growth.events[1]}" in offline.url
     expect(report.get_by_test_id("nbx-growth")).to_contain_text("preds+4.0 MiB24.0 MiB")
     for width in (220, 600):
@@ -251,12 +251,12 @@ def test_a_file_is_dropped_onto_the_viewer_and_stays_there(offline, tmp_path):
         expect_ledger_bytes(offline, "[data-sum=active]", at_peak.active)
         expect_ledger_bytes(offline, "[data-sum=reserved]", at_peak.reserved)
     expect_moment_after_click(offline.get_by_test_id("nbx-report"))
-    said = offline.locator(".nbv-Said")
+    text = offline.locator(".nbv-Said")
     for file, why in (
         (hostile, "it wants os.system"),
         (bare, "it was saved without what this page draws"),
         (path, "it is neither a recording of nbmem"),
     ):
         offline.get_by_label("A recording or a snapshot").set_input_files(file)
-        said.get_by_text(f"{file.name} cannot be shown: {why}").wait_for()
+        text.get_by_text(f"{file.name} cannot be shown: {why}").wait_for()
         expect(offline.get_by_test_id("nbx-explorer")).to_have_count(0)

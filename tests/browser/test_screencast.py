@@ -95,12 +95,12 @@ def test_a_forgotten_checkpoint_is_named_and_freed_by_a_click(notebook, page, pi
     tip.scroll_into_view_if_needed()
     cast.take(2.5)
     button = tip.locator("button.nbmem-mod-main")
-    said = button.inner_text()
-    assert said.startswith("Free ")
+    text = button.inner_text()
+    assert text.startswith("Free ")
     cast.click(button)
     tip.get_by_text("freed ").wait_for()
     expect(button).to_have_count(0)
     cast.take(4)
     cast.write("leak")
     freed = before - int(allocated.get_attribute("data-bytes"))
-    assert abs(freed / 2**20 - float(said.split()[1])) < 0.1
+    assert abs(freed / 2**20 - float(text.split()[1])) < 0.1

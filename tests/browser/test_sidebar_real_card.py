@@ -58,12 +58,12 @@ def test_a_real_card_is_shown_live_and_as_it_is(notebook, page, lab, pictures):
     verdict = page.get_by_test_id("nbmem-verdict")
     verdict.wait_for()
     notebook.run(2)
-    said = json.loads(notebook.printed(2))
-    expect(verdict).to_have_attribute("data-bytes", str(said["peak"]))
-    card.get_by_text(said["name"]).wait_for()
+    text = json.loads(notebook.printed(2))
+    expect(verdict).to_have_attribute("data-bytes", str(text["peak"]))
+    card.get_by_text(text["name"]).wait_for()
     expect(card).not_to_contain_text("virtual")
     for figure in ("allocated", "reserved"):
-        notebook.expect_bytes(figure, said[figure])
-    if said["processes"]:  # in some containers NVML knows no process of ours
-        (process,) = said["processes"]
+        notebook.expect_bytes(figure, text[figure])
+    if text["processes"]:  # in some containers NVML knows no process of ours
+        (process,) = text["processes"]
         notebook.expect_bytes("process", process)

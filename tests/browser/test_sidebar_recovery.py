@@ -79,11 +79,11 @@ def test_hostile_messages_and_other_versions_are_a_sentence_and_no_crash(noteboo
 
 @pytest.mark.cells("1 + 1")
 @pytest.mark.parametrize(
-    ("load", "link", "said"),
+    ("load", "link", "text"),
     [("lambda shell: None", "too-old", "Update it"), ("lambda shell: 1 / 0", "failed", "Zero")],
     ids=("silent", "failing"),
 )
-def test_why_loading_brought_nothing_stays_said(notebook, page, load, link, said):
+def test_why_loading_brought_nothing_stays_said(notebook, page, load, link, text):
     notebook.execute(
         "import sys, types; sys.modules['nbmem'] = types.ModuleType('nbmem'); "
         f"sys.modules['nbmem'].load_ipython_extension = {load}"
@@ -107,7 +107,7 @@ def test_why_loading_brought_nothing_stays_said(notebook, page, load, link, said
     notebook.run(0)
     page.wait_for_function("before => window.asked > before", arg=before)
     notebook.wait_link(link)
-    expect(page.get_by_test_id("nbmem-nothing")).to_contain_text(said)
+    expect(page.get_by_test_id("nbmem-nothing")).to_contain_text(text)
 
 
 @pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")

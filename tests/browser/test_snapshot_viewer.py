@@ -47,9 +47,9 @@ def test_every_moment_has_the_bytes_that_python_counts(tmp_path):
     for file in files:
         file.write_bytes(lzma.decompress(RECORDINGS.joinpath(f"{file.name}.xz").read_bytes()))
     command = [node, str(ROOT / "labextension" / "tests" / "curves.mjs"), *map(str, files)]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert len(told) == len(NAMES)
-    for one in told:
+    data = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert len(data) == len(NAMES)
+    for one in data:
         card_ledger = card_ledger_of(session_of_snapshot(one["path"]), one["card"])
         table = card_ledger.held(np.array(one["event"], np.int64))
         held = {key: np.array(column) for key, column in one["held"].items()}

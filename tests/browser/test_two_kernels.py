@@ -63,15 +63,15 @@ def kernels(lab):
 
 def run(kernel, code):
     """Run a cell; return what it prints and shows."""
-    said = []
+    text = []
 
     def hear(message):
         content = message["content"]
-        said.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
+        text.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
 
     reply = kernel.execute_interactive(code, timeout=120, output_hook=hear)
     assert reply["content"]["status"] == "ok", reply["content"]
-    return "".join(said)
+    return "".join(text)
 
 
 def nbmem(lab, *words, answer, pids):

@@ -54,8 +54,8 @@ def test_identified_categories_are_the_real_cards(traced):
 
 def test_the_phases_are_the_recorded_ones(traced):
     raw, report = traced
-    told = [(p.name, p.step) for p in report.phases if p.depth == 0]
-    assert told == [(b["end_of"], None if b["it"] < 0 else b["it"]) for b in raw["bounds"]]
+    phases = [(p.name, p.step) for p in report.phases if p.depth == 0]
+    assert phases == [(b["end_of"], None if b["it"] < 0 else b["it"]) for b in raw["bounds"]]
 
 
 def test_hardly_anything_is_unknown_at_the_peak(traced):

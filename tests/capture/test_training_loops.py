@@ -270,8 +270,8 @@ def test_phases_are_what_a_person_reads(program):
         kept = program()
     del kept
     outer = [s for s in t.session.spans if s.kind == "phase" and s.parent == 0]
-    told = " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in outer)
-    assert told == PROGRAMS[program]
+    phases = " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in outer)
+    assert phases == PROGRAMS[program]
     edges = [edge for s in outer for edge in (s.first[0], s.last[0])]
     assert edges == sorted(edges)
     t.report().ledger_at_peak.check()
@@ -280,10 +280,10 @@ def test_phases_are_what_a_person_reads(program):
 def test_a_second_model_has_a_load_and_steps_of_its_own():
     with nbmem.trace("two", namespace={}) as t:
         by_two_alternating_models()
-    told = [(s.name, s.step) for s in t.session.spans if s.kind == "phase"]
+    phases = [(s.name, s.step) for s in t.session.spans if s.kind == "phase"]
     loop = ("input", "zero_grad", "forward", "backward", "optimizer")
     first, second = ([(name, step) for step in two for name in loop] for two in ((0, 1), (2, 3)))
-    assert told == [("load", None), *first, ("load", None), *second]
+    assert phases == [("load", None), *first, ("load", None), *second]
 
 
 def test_a_step_in_the_engines_thread_is_told_by_the_thread_that_waits(monkeypatch):

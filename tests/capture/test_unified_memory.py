@@ -322,5 +322,5 @@ def test_a_run_that_spilled_balances_and_is_told_so(wddm, tmp_path):
     report = build_report(balanced(session))
     assert report.device.spilled_bytes == 64 * MIB
     assert "64.0 MiB of the host's" in " ".join(render_text(report).split())
-    said = "At least 64.0 MiB of what torch held lay in the host's memory"
-    assert [note for note in report.notes if said in note]
+    notes = "At least 64.0 MiB of what torch held lay in the host's memory"
+    assert [note for note in report.notes if notes in note]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cases() -> Iterator[Case]:
-    """One run."""
+    """Yield the part's single case, a small training."""
     yield "training", training
 
 
@@ -46,7 +46,7 @@ def training() -> dict[str, Any]:
 
 
 def nvidia_smi() -> dict[str, str] | str:
-    """The card's and this process's memory, as it prints them."""
+    """Return the memory of card and process, as nvidia-smi prints it."""
     found = {}
     queries = {
         "card": "--query-gpu=memory.total,memory.used,memory.reserved",

@@ -16,7 +16,7 @@ TIMES = 200
 
 
 def cases() -> Iterator[Case]:
-    """Each reading, with a thousand tensors on the card."""
+    """Yield each reading; a thousand tensors live on the card."""
     import torch
 
     kept = [torch.zeros(1024, device="cuda") for _ in range(1000)]
@@ -38,7 +38,7 @@ def timed(read: Callable[[], Any], _kept: Any) -> dict[str, float]:
 
 
 def readings(torch: Any) -> dict[str, Callable[[], Any]]:
-    """By name."""
+    """Return the functions to measure, by name."""
     from nbmem.capture.devices.nvml import NvmlProbe
 
     probe = NvmlProbe()

@@ -1,4 +1,4 @@
-"""Part `workspaces`: of cuDNN's convolutions and recurrent layers."""
+"""Part `workspaces`: those of cuDNN's convolutions and recurrent layers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class Convolution(NamedTuple):
-    """One without a bias.
+    """A convolution without a bias.
 
     Attributes:
         batch: Images.
         inner: Channels in.
         outer: Channels out.
-        side: Of the image in each dimension.
-        kernel: The same.
-        stride: The same.
-        groups: Of channels.
-        dtype: Of all tensors; "float32, no tf32" is in full precision.
+        side: Elements of the image in each dimension.
+        kernel: Elements of the window in each dimension.
+        stride: Stride in each dimension.
+        groups: Groups of channels.
+        dtype: Type of all tensors; "float32, no tf32" is in full precision.
         last: Whether they are channels last.
         padding: None: half the kernel.
-        dilation: In each dimension.
-        dimensions: Of the image.
-        transposed: Whether it is a gradient's.
+        dilation: Dilation in each dimension.
+        dimensions: Dimensions of the image.
+        transposed: Whether it is conv_transpose.
         benchmark: Whether cuDNN's kernels are timed first.
     """
 
@@ -185,7 +185,7 @@ def random_convolutions() -> Iterator[Convolution]:
 
 
 def recurrent(dtype: str) -> Iterator[Case]:
-    """The recurrent layers of one type."""
+    """Yield the recurrent layers of one dtype."""
     for layer, shape in product(LAYERS, SHAPES):
         kind, layers, both, dropout = layer
         way = " both ways" if both else ""

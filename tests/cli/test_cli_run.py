@@ -155,16 +155,16 @@ def test_a_script_that_uses_no_card_is_reported_on_the_hosts_memory(nbmem, scrip
     assert " on the host's memory (" in done.stdout
     assert "model.weight.grad (512, 512) float32" in done.stdout
     chosen = nbmem("run", script(code), "--gpu", "L4")
-    said = chosen.stdout + chosen.stderr
-    assert "has no report: Nothing was allocated on the chosen card" in said
+    output = chosen.stdout + chosen.stderr
+    assert "has no report: Nothing was allocated on the chosen card" in output
 
 
 def test_a_script_that_ended_before_it_used_its_card_is_said_to_have(nbmem, script):
     pytest.importorskip("torch")
     done = nbmem("run", script("import no_module_of_this_name\n"), "--gpu", "L4")
-    said = done.stderr.strip().splitlines()[-1]
-    assert "it ended by ModuleNotFoundError: No module named 'no_module_of_this_name'" in said
-    assert said.endswith("before anything was allocated on a card.")
+    output = done.stderr.strip().splitlines()[-1]
+    assert "it ended by ModuleNotFoundError: No module named 'no_module_of_this_name'" in output
+    assert output.endswith("before anything was allocated on a card.")
 
 
 def test_a_saved_session_gives_the_same_report_again(nbmem, script, train, tmp_path):

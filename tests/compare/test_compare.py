@@ -206,5 +206,5 @@ def test_a_limit_on_the_process_is_held_to_what_the_report_says():
     session = session_of(load("lstm_lm_b32s128_sgd"))
     peak = build_report(session).peak.process
     assert over_limit(session, peak, what="the run", which="process") is None
-    said = over_limit(session, peak - 1, what="the run", which="process")
-    assert f"the run peaked at {format_bytes(peak)} process" in said
+    output = over_limit(session, peak - 1, what="the run", which="process")
+    assert f"the run peaked at {format_bytes(peak)} process" in output

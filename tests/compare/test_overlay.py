@@ -83,12 +83,12 @@ def test_both_sides_are_drawn_with_their_peaks(tmp_path):
             names.clear()
         files.append(trace.save(tmp_path / f"{count}.nbmem"))
     found = nbmem.diff(*files)
-    said = str(found).splitlines()
-    assert said[0] == (
+    output = str(found).splitlines()
+    assert output[0] == (
         "B peaks 16.0 MiB higher than A: 24.0 MiB, not 8.0 MiB. "
         "Largest difference: user tensors, +16.0 MiB."
     )
-    assert said[2:4] == ["A = 1.nbmem", "B = 3.nbmem"]  # one script's name would be no help
+    assert output[2:4] == ["A = 1.nbmem", "B = 3.nbmem"]  # one script's name would be no help
     page = tmp_path / "diff.html"
     assert main(["diff", *map(str, files), "--html", str(page)]) == 0
     alt = re.search(r'alt="([^"]+)"', page.read_text("utf-8")).group(1)

@@ -63,8 +63,8 @@ def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path, capsys):
                 continue
             done = shell.run_cell(code, store_history=True)
             assert done.success, f"{code}\n{done.error_in_exec or done.error_before_exec}"
-            said = capsys.readouterr().out
-            assert "nbmem: " not in said, said  # a sentence that refuses
+            output = capsys.readouterr().out
+            assert "nbmem: " not in output, output  # a sentence that refuses
     assert virtual.active() is None
 
 

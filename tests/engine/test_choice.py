@@ -23,7 +23,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(availability, "site_packages", lambda: site)
     monkeypatch.setattr(availability, "torch_version", lambda: "2.14.1")
-    monkeypatch.setattr(availability, "DRIVER", tmp_path / "no driver")
+    monkeypatch.setattr(availability, "DRIVER_VERSION", tmp_path / "no driver")
     monkeypatch.setattr(availability.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(process.GPU, raising=False)
@@ -90,7 +90,7 @@ def test_another_system_is_refused(machine, monkeypatch):
 def test_a_loaded_driver_is_refused(machine, monkeypatch, tmp_path):
     pretend_built(machine)
     (tmp_path / "version").write_text("NVRM version")
-    monkeypatch.setattr(availability, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(availability, "DRIVER_VERSION", tmp_path / "version")
     assert "NVIDIA's driver is loaded on this machine" in refusal()
     assert choice.choose("auto") == RULES
 

@@ -41,9 +41,9 @@ def test_a_card_suffices_from_its_size_on(few):
     assert [one.fits for one in answer.cards] == [False, True, True, True]
     assert answer.allocated == 20 * GIB
     assert len(lines) == 1  # one run decides them all
-    said = str(answer)
-    assert "fits 3 of the 4 cards that nbmem knows. The smallest is L4, with 22.49 GiB." in said
-    rows = [line.split("  ")[0] for line in said.splitlines()[-4:]]
+    output = str(answer)
+    assert "fits 3 of the 4 cards that nbmem knows. The smallest is L4, with 22.49 GiB." in output
+    rows = [line.split("  ")[0] for line in output.splitlines()[-4:]]
     assert rows == ["L4", "A100 40GB", "H100 80GB", "T4"]  # what fits, the smallest first
 
 

@@ -97,9 +97,9 @@ def quick(monkeypatch):
 
 
 def test_compile_runs_after_the_pairs_in_none_of_them_and_only_if_needed(here, quick):
-    told = []
-    found = here.plan(programs.cell(ADAM, {}), "T4", every=True, tell=told.append)
-    titles = [line.partition(":")[0] for line in told]
+    messages = []
+    found = here.plan(programs.cell(ADAM, {}), "T4", every=True, tell=messages.append)
+    titles = [line.partition(":")[0] for line in messages]
     assert titles[0] == "as it is"
     assert set(titles[1:3]) == {"autocast", "plain SGD"}
     assert "+" in titles[3]
@@ -117,14 +117,14 @@ COMPILED = SOURCE.replace("Net().cuda()", "torch.compile(Net().cuda())")
 
 @planned
 def test_a_program_that_compiles_is_planned_behind_its_eager_run(here):
-    told, seen = [], []
+    messages, seen = [], []
     found = here.plan(
         programs.cell(COMPILED, {}),
         "T4",
-        tell=told.append,
+        tell=messages.append,
         show=lambda answer, _left: seen.append(answer.options[0].probe.allocated),
     )
-    assert [line.partition(":")[0] for line in told] == ["as it is", "as it is, compiled"]
+    assert [line.partition(":")[0] for line in messages] == ["as it is", "as it is, compiled"]
     eager, base = probe_cell(SOURCE).probe, found.options[0].probe
     assert seen == [eager.allocated]
     assert base.allocated == held_as_a_traced_cell(COMPILED) < eager.allocated

@@ -46,9 +46,9 @@ def test_unknown_values_stay_unknown():
     """Values that nothing shows are no zeros: a sampled mask has no known sum."""
     with virtual.activated("T4"):
         drawn = torch.randint(0, 2, (2, 64), device="cuda")
-        assert virtual.known_values(drawn.untyped_storage()).twin is None
+        assert virtual.known_values(drawn.untyped_storage()).cpu_values is None
         copy = serialization.new_storage("cuda", drawn.untyped_storage().nbytes(), None)
-        assert virtual.known_values(copy).twin is None
+        assert virtual.known_values(copy).cpu_values is None
 
 
 def test_values_above_the_limit_are_left_out(monkeypatch):
@@ -56,8 +56,8 @@ def test_values_above_the_limit_are_left_out(monkeypatch):
     with virtual.activated("T4"):
         small = torch.ones(8, dtype=torch.long).cuda().untyped_storage()
         large = torch.ones(16, dtype=torch.long).cuda().untyped_storage()
-        assert serialization.storage_id(small, {})[-1].twin is not None
-        assert serialization.storage_id(large, {})[-1].twin is None
+        assert serialization.storage_id(small, {})[-1].cpu_values is not None
+        assert serialization.storage_id(large, {})[-1].cpu_values is None
 
 
 def test_a_storage_of_no_active_card_is_not_known():

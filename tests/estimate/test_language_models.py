@@ -235,9 +235,9 @@ def test_the_command_line_estimates_and_shows_the_program(ask, config, capsys, t
     file = tmp_path / "answer.json"
     words = ["estimate", "--model", config, "--method", "generate", "--seq", "64", "--gpu", "T4"]
     assert main([*words, "--program", "--json", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "of the 15.00 GiB of a Tesla T4: it fits." in said
-    assert "dtype=torch.float16" in said.partition("The program that was run:")[2]
+    output = capsys.readouterr().out
+    assert "of the 15.00 GiB of a Tesla T4: it fits." in output
+    assert "dtype=torch.float16" in output.partition("The program that was run:")[2]
     found = json.loads(file.read_text())
     assert sum(found["parts"].values()) == found["allocated"]
     assert found["card"]["name"] == "Tesla T4"

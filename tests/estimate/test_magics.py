@@ -42,9 +42,9 @@ x = torch.zeros(rows, 1 << 20, device="cuda")
 
 def test_fit_answers_under_the_cell_and_runs_nothing_here(run, tmp_path):
     page = tmp_path / "fit.html"
-    said = run(f"%%nbmem fit rows --gpu T4 --between 4 16 --html '{page}'\n{CELL}")
-    assert "It fits on a Tesla T4 for every value of rows up to 16" in said.out
-    assert "nbmem: fit rows: 4: " in said.err  # a terminal's progress
+    output = run(f"%%nbmem fit rows --gpu T4 --between 4 16 --html '{page}'\n{CELL}")
+    assert "It fits on a Tesla T4 for every value of rows up to 16" in output.out
+    assert "nbmem: fit rows: 4: " in output.err  # a terminal's progress
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert "rows" not in run.names
     assert "x" not in run.names
@@ -54,8 +54,8 @@ def test_with_one_percent_sign_it_is_the_cell_above(run):
     assert "There is no cell above" in run("%nbmem plan").err
     run(f"%%memtrace\n{CELL}")  # it fails: there is no card
     run("%nbmem history")
-    said = run("%nbmem fit rows --gpu T4 --between 4 16")
-    assert "It fits on a Tesla T4 for every value of rows up to 16" in said.out
+    output = run("%nbmem fit rows --gpu T4 --between 4 16")
+    assert "It fits on a Tesla T4 for every value of rows up to 16" in output.out
     assert "It fits as it is: 114.0 MiB" in run("%nbmem plan --gpu T4").out
 
 
@@ -81,9 +81,9 @@ def test_with_one_percent_sign_it_is_the_cell_above(run):
 )
 def test_a_mistake_is_a_sentence(run, cell, sentence):
     run("depth = 3")
-    said = run(cell)
-    assert sentence in said.err
-    assert "Traceback" not in said.err + said.out
+    output = run(cell)
+    assert sentence in output.err
+    assert "Traceback" not in output.err + output.out
 
 
 def test_after_an_interrupt_what_was_known_stays(monkeypatch, capsys):
@@ -108,9 +108,9 @@ def test_a_cell_that_is_estimated_is_no_row_of_the_history(run):
 
 def test_layers_shows_a_model_of_the_notebook(run):
     run("from torch import nn\nnet = nn.Sequential(nn.Linear(8, 4))")
-    said = run("%nbmem layers net --input 8 --batch 2")
-    assert "8 x 4 + 4" in said.out
-    assert "net: Sequential, for an input of (2, 8)" in said.out
+    output = run("%nbmem layers net --input 8 --batch 2")
+    assert "8 x 4 + 4" in output.out
+    assert "net: Sequential, for an input of (2, 8)" in output.out
 
 
 def test_a_language_model_needs_no_cell(run, here, monkeypatch, tmp_path):
@@ -120,8 +120,8 @@ def test_a_language_model_needs_no_cell(run, here, monkeypatch, tmp_path):
     monkeypatch.setattr(question, "EstimateProcess", here.EstimateProcess)
     sizes = '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 1, "vocab_size": 512}'
     (tmp_path / "config.json").write_text(sizes)
-    said = run(f"%nbmem estimate '{tmp_path}' --method full --seq 32 --gpu L4")
-    assert "Full fine-tuning of" in said.out
-    assert "= process, as in nvidia-smi" in said.out
-    assert "Would it run on another card?" in said.out
+    output = run(f"%nbmem estimate '{tmp_path}' --method full --seq 32 --gpu L4")
+    assert "Full fine-tuning of" in output.out
+    assert "= process, as in nvidia-smi" in output.out
+    assert "Would it run on another card?" in output.out
     assert "one percent sign" in run("%%nbmem fit context --model gpt2\nx = 1").err

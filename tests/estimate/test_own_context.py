@@ -71,8 +71,8 @@ def test_a_generation_keeps_keys_and_values_of_prompt_and_answer(ask):
     tokens = {part.name: part.size for part in answer.per_token}
     assert tokens["KV cache"] == 2 * WIDE * 2
     assert answer.rows[0].seq > LENGTH
-    said = " ".join(str(answer).split())
-    assert f"2 x {LENGTH + 18} tokens, 18 of them generated; here {NEW} are" in said
+    output = " ".join(str(answer).split())
+    assert f"2 x {LENGTH + 18} tokens, 18 of them generated; here {NEW} are" in output
 
 
 def test_a_program_without_tokens_is_refused(ask):

@@ -143,9 +143,9 @@ def test_no_run_goes_below_what_is_foreseen_as_the_least(path, options):
 
 
 def test_what_fits_is_run_once(here, path):
-    told = []
-    found = here.plan(programs.script(path), "T4", tell=told.append)
-    assert len(told) == 1
+    messages = []
+    found = here.plan(programs.script(path), "T4", tell=messages.append)
+    assert len(messages) == 1
     assert found.sentences[0].startswith("It fits as it is")
     assert all(o.probe is None for o in found.options[1:])
     assert "~" in render_text(found)
@@ -153,9 +153,9 @@ def test_what_fits_is_run_once(here, path):
 
 def test_the_cheapest_is_certain_with_fewer_runs(here, path, options):
     target = options["checkpoint"].probe.need + MIB
-    told, shown = [], []
+    messages, shown = [], []
     found = here.plan(
-        programs.script(path), "T4", target=target, tell=told.append,
+        programs.script(path), "T4", target=target, tell=messages.append,
         show=lambda answer, left: shown.append((str(answer), left)),
     )  # fmt: skip
     (cheapest,) = [o for o in found.options if o.cheapest]
@@ -167,7 +167,7 @@ def test_the_cheapest_is_certain_with_fewer_runs(here, path, options):
         base = probe(programs.script(path), Request(card=virtual.find_card("T4")))
         assert dearer or predict(base, [option.key]).least > target
     assert cheapest.probe.fits
-    assert 1 < len(told) < len([o for o in options.values() if o.probe is not None])
+    assert 1 < len(messages) < len([o for o in options.values() if o.probe is not None])
     assert "not run yet is foreseen" in shown[0][0]
     assert shown[0][1].startswith("1 run, at most ")
 

@@ -144,10 +144,10 @@ def test_in_a_notebook_a_failed_cell_is_tried_from_where_it_began(here, capsys):
             "Cannot try 'nothing': the last report has no such tip."
             in run("%nbmem try nothing").err
         )
-        said = run("%nbmem try grows_each_step").out
-        assert "with the change" in said
-        assert "+        preds.append(out.detach().cpu())" in said
-        assert "it fits Tesla T4." in said
+        output = run("%nbmem try grows_each_step").out
+        assert "with the change" in output
+        assert "+        preds.append(out.detach().cpu())" in output
+        assert "it fits Tesla T4." in output
         assert len(shell.user_ns["preds"]) < 80  # nothing here has changed
     finally:
         nbmem.unload_ipython_extension(shell)

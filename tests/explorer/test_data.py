@@ -38,8 +38,8 @@ def test_every_moment_holds_what_the_ledger_says(run):
     assert (np.cumsum(moments["t"]) == curves.t_ns).all()
     for category in Category:
         if category is not Category.FREE:
-            told = column(moments["held"], category, len(curves.event))
-            assert (told == curves.held[:, category]).all()
+            counts = column(moments["held"], category, len(curves.event))
+            assert (counts == curves.held[:, category]).all()
     row = int(np.searchsorted(curves.event, data["peak"]["event"]))
     assert tuple(curves.held[row]) == report.ledger_at_peak.held
     assert data["peak"]["allocated"] == report.ledger_at_peak.allocated
@@ -55,11 +55,11 @@ def test_tensors_and_the_smaller_ones_add_up_to_the_ledger_at_every_moment(run):
         held = column(moments["held"], category, len(events))
         live = column(moments["live"], category, len(events))
         for row, event in enumerate(events):
-            told = (born < event) & (freed >= event) & (kind == category)
-            smaller = live[row] - told.sum()
+            counts = (born < event) & (freed >= event) & (kind == category)
+            smaller = live[row] - counts.sum()
             assert smaller >= 0
-            assert held[row] - size[told].sum() >= 0
-            assert smaller or held[row] == size[told].sum()
+            assert held[row] - size[counts].sum() >= 0
+            assert smaller or held[row] == size[counts].sum()
 
 
 @pytest.mark.parametrize("name", sample.ALL)

@@ -1,4 +1,4 @@
-"""Times stored apart, so that two runs of a cell differ in nothing else."""
+"""Times are stored outside the data, so that runs differ in them alone."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.views import sample_reports as sample
 
 
 def slower(report, factor):
-    """Return the run as on a slower machine."""
+    """Return the report of the same run on a slower machine."""
     moments = report.timeline
     return replace(
         report,

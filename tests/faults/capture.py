@@ -154,7 +154,7 @@ class Trial(NamedTuple):
 
     outcomes: list[Outcome]
     sessions: list[bool]
-    said: str
+    output: str
     said_later: str
     left: list[str]
 
@@ -206,7 +206,7 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                         "x = %memtrace 1",
                     ):
                         _run(shell, line)
-            said = written.getvalue()
+            output = written.getvalue()
             after_fault = io.StringIO()
             with contextlib.redirect_stderr(after_fault), contextlib.redirect_stdout(after_fault):
                 if loaded:
@@ -227,14 +227,14 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                     _magic(shell, "load_ext", written)
                     _magic(shell, "unload_ext", written)
         left = _differences(before, _state(shell))
-        return Trial(outcomes, sessions, said, after_fault.getvalue(), left)
+        return Trial(outcomes, sessions, output, after_fault.getvalue(), left)
 
 
 def failure_reason(trial: Trial, usual: Trial, error: str) -> str | None:
     """Return the reason why a trial failed; None if it passed."""
     interrupts = error == "KeyboardInterrupt"
-    if "could not load the extension" in trial.said or (
-        interrupts and "`%%memtrace` not found" in trial.said
+    if "could not load the extension" in trial.output or (
+        interrupts and "`%%memtrace` not found" in trial.output
     ):  # then it is not there, and says so
         return f"left behind: {trial.left}" if trial.left else None
     for index, (one, wanted) in enumerate(zip(trial.outcomes, usual.outcomes, strict=True)):
@@ -243,14 +243,14 @@ def failure_reason(trial: Trial, usual: Trial, error: str) -> str | None:
             continue  # which was the user's; what it left undone changes the next one's peak
         if one._replace(peak=0) != wanted._replace(peak=0) or (one != wanted and not interrupts):
             return f"cell {index} was {one} and not {wanted}"
-        if not trial.sessions[index] and (last or not trial.said):
+        if not trial.sessions[index] and (last or not trial.output):
             later = f"; what was said after the fault: {trial.said_later!r}" if last else ""
             return f"cell {index} has neither a session nor a sentence{later}"
     if trial.left:
         return f"left behind: {'; '.join(trial.left)}"
     if (
-        "Traceback" in trial.said.replace("by the injector", "")
-        and "Error in callback" in trial.said
+        "Traceback" in trial.output.replace("by the injector", "")
+        and "Error in callback" in trial.output
     ):
         return "a traceback of nbmem's own was printed"
     return None

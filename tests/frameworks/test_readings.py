@@ -224,7 +224,7 @@ def test_numbas_arrays_and_those_that_wait(put_in, owners):
 
 
 @pytest.mark.parametrize(
-    ("reading", "said"),
+    ("reading", "message"),
     [
         (FrameworkReading(held=1, used=2), "holds 1 B and uses 2 B"),
         (FrameworkReading(held=-1), "holds -1 B"),
@@ -233,7 +233,7 @@ def test_numbas_arrays_and_those_that_wait(put_in, owners):
         (FrameworkReading(held=1 << 64), "which cannot be"),
     ],
 )
-def test_what_cannot_be_so_is_unknown_and_said_once(notes, reading, said):
+def test_what_cannot_be_so_is_unknown_and_said_once(notes, reading, message):
     asked = []
     owners = FrameworkQueries(
         notes.append, single_framework("jax", lambda device: asked.append(device) or reading)
@@ -241,7 +241,7 @@ def test_what_cannot_be_so_is_unknown_and_said_once(notes, reading, said):
     assert owners.read(0) == owners.read(0) == ()
     assert asked == [0, 0]  # once more, for a pool that was in the middle of a change
     (note,) = notes
-    assert said in note
+    assert message in note
     assert note.startswith("What JAX holds of the card is not known: it says")
 
 

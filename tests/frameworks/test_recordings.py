@@ -88,7 +88,7 @@ def test_a_file_has_them_and_an_older_one_is_read(trace, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("owner", 99, "owners.owner"),
         ("held", -5, "owners.held"),
@@ -97,11 +97,11 @@ def test_a_file_has_them_and_an_older_one_is_read(trace, tmp_path):
         ("t_ns", -1, "owners.t_ns"),
     ],
 )
-def test_a_file_that_cannot_be_so_is_refused(trace, tmp_path, column, value, said):
+def test_a_file_that_cannot_be_so_is_refused(trace, tmp_path, column, value, message):
     device = trace.session.devices[0]
     wrong = replace(device.owners, **{column: np.array([value], np.int64)})
     session = replace(trace.session, devices=(replace(device, owners=wrong),))
-    with pytest.raises(FileFormatError, match=said):
+    with pytest.raises(FileFormatError, match=message):
         open_session(save_session(session, tmp_path / "wrong"))
 
 
@@ -168,16 +168,16 @@ rows = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(said=rows)
-def test_the_ledger_balances_whatever_frameworks_report(base, said):
+@given(table=rows)
+def test_the_ledger_balances_whatever_frameworks_report(base, table):
     trace = base.devices[0]
-    times = np.linspace(trace.samples.t_ns[0], trace.samples.t_ns[-1], len(said)).astype(np.int64)
-    used = [NOT_KNOWN if part > 90 else held * part // 100 for _, held, part, _ in said]
+    times = np.linspace(trace.samples.t_ns[0], trace.samples.t_ns[-1], len(table)).astype(np.int64)
+    used = [NOT_KNOWN if part > 90 else held * part // 100 for _, held, part, _ in table]
     columns = {
-        "owner": [owner for owner, *_ in said],
-        "held": [held for _, held, *_ in said],
+        "owner": [owner for owner, *_ in table],
+        "held": [held for _, held, *_ in table],
         "used": used,
-        "managed": [managed for *_, managed in said],
+        "managed": [managed for *_, managed in table],
     }
     readings = FrameworkReadings(
         t_ns=times, **{name: np.array(column, np.int64) for name, column in columns.items()}

@@ -83,7 +83,7 @@ def test_the_largest_tensors_have_their_names(names):
     top = nbmem.top(1)
     assert [row.name for row in top.holdings[0]] == ["x", "model.weight", "model.bias"]
     assert sum(row.block for row in top.holdings[0]) == torch.cuda.memory_allocated()
-    said = str(top).splitlines()
-    assert len(said) == 2
-    assert said[0].startswith("Card 0: 3.0 MiB requested of 3.5 MiB allocated now")
+    output = str(top).splitlines()
+    assert len(output) == 2
+    assert output[0].startswith("Card 0: 3.0 MiB requested of 3.5 MiB allocated now")
     assert "<table" in top._repr_mimebundle_()["text/html"]

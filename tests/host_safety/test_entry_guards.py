@@ -74,8 +74,8 @@ LINES = ("%nbmem re", "%nbmem free k", "%%memtrace --g", "%nbmem explain ")
 def notebook():
     """A notebook that uses most of nbmem, loads it twice and lets go of it."""
     with virtual.activated("T4"), capture._shell() as shell:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             capture._run(shell, capture.PREPARE)
             shell.run_line_magic("load_ext", "nbmem")
             for code in CELLS:
@@ -84,7 +84,7 @@ def notebook():
                 shell.complete(line)
             shell.run_line_magic("reload_ext", "nbmem")
             shell.run_line_magic("unload_ext", "nbmem")
-        return said.getvalue()
+        return output.getvalue()
 
 
 def threads_that_train():

@@ -15,4 +15,4 @@ SCENES = [name for name in threads.SCENES if name != "asked"]
 @pytest.mark.parametrize("device", STEPS)
 def test_threads_train_under_a_trace_as_without(device):
     outcome = threads.in_a_process(SCENES, device, seed=1, steps=STEPS[device])
-    assert outcome.status == 0, outcome.said
+    assert outcome.status == 0, outcome.output

@@ -430,7 +430,7 @@ class Outcome(NamedTuple):
     device: str
     seed: int
     status: int
-    said: str
+    output: str
 
 
 def in_a_process(
@@ -452,10 +452,10 @@ def in_a_process(
             cwd=Path(__file__).parents[2],
         )
     except subprocess.TimeoutExpired as err:
-        said = (err.stderr or b"").decode() if isinstance(err.stderr, bytes) else err.stderr or ""
-        return Outcome(" ".join(scenes), device, seed, 1, f"no end after {LIMIT_S} s\n{said}")
-    said = ended.stdout + ended.stderr
-    return Outcome(" ".join(scenes), device, seed, ended.returncode, said)
+        output = (err.stderr or b"").decode() if isinstance(err.stderr, bytes) else err.stderr or ""
+        return Outcome(" ".join(scenes), device, seed, 1, f"no end after {LIMIT_S} s\n{output}")
+    output = ended.stdout + ended.stderr
+    return Outcome(" ".join(scenes), device, seed, ended.returncode, output)
 
 
 def main() -> int:
@@ -495,7 +495,7 @@ def main() -> int:
                 how = "passed" if outcome.status == 0 else f"LOST, status {outcome.status}"
                 print(f"{seed:>4}  {device:<5}{name:<20}{how}", flush=True)
                 if outcome.status:
-                    print(outcome.said[-3000:], flush=True)
+                    print(outcome.output[-3000:], flush=True)
     return min(1, bad)
 
 

@@ -28,9 +28,9 @@ def free(shell, capsys):
     def do(argument):
         capsys.readouterr()
         shell.run_cell(f"%nbmem free {argument}", store_history=True)
-        said = capsys.readouterr()
+        output = capsys.readouterr()
         record = _LOADED[shell].tracer.freed
-        return (record[-1] if record else None), said.out + said.err
+        return (record[-1] if record else None), output.out + output.err
 
     return do
 
@@ -45,12 +45,12 @@ def allocated():
 
 def test_a_variable_to_the_byte(shell, free):
     run(shell, "x = torch.zeros(3 << 18, device='cuda'); y = torch.zeros(100, device='cuda')")
-    freed, said = free("x")
+    freed, output = free("x")
     assert freed.predicted == freed.measured == 3 * MIB
     assert allocated() == 512
     assert "x" not in shell.user_ns
-    assert "x: 3.0 MiB freed. It is in torch's cache now" in said
-    assert " ".join(said.split()).endswith(
+    assert "x: 3.0 MiB freed. It is in torch's cache now" in output
+    assert " ".join(output.split()).endswith(
         "before after change allocated 3.0 MiB 512 B -3.0 MiB reserved 22.0 MiB 22.0 MiB 0 B "
         "process 632.0 MiB 632.0 MiB 0 B"
     )
@@ -58,9 +58,9 @@ def test_a_variable_to_the_byte(shell, free):
 
 def test_what_shares_its_storage_is_named_as_the_reason(shell, free):
     run(shell, "x = torch.zeros(1 << 18, device='cuda'); kept = {'view': x[5:]}")
-    freed, said = free("x")
+    freed, output = free("x")
     assert freed.predicted == freed.measured == 0
-    assert "nothing was freed, because kept holds 1.0 MiB (kept['view'])." in said
+    assert "nothing was freed, because kept holds 1.0 MiB (kept['view'])." in output
 
 
 def test_a_checkpoint_by_path(shell, free):
@@ -69,13 +69,13 @@ def test_a_checkpoint_by_path(shell, free):
         "checkpoint = {'model': {'w': torch.zeros(1 << 18, device='cuda')}, 'step': 7,"
         " 'optimizer': [torch.zeros(1 << 19, device='cuda')]}",
     )
-    freed, said = free("checkpoint['model']")
+    freed, output = free("checkpoint['model']")
     assert freed.predicted == freed.measured == MIB
     assert list(shell.user_ns["checkpoint"]) == ["step", "optimizer"]
-    freed, said = free("checkpoint['optimizer'][0]")
+    freed, output = free("checkpoint['optimizer'][0]")
     assert freed.predicted == freed.measured == 2 * MIB
     assert shell.user_ns["checkpoint"]["optimizer"] == [None]
-    assert "is None now, so that the other entries keep their places." in said
+    assert "is None now, so that the other entries keep their places." in output
 
 
 def test_losses_go_with_their_graphs(shell, free):
@@ -97,8 +97,8 @@ def test_several_names_and_an_attribute(shell, free):
         "class T: pass\nt = T(); t.cache = torch.zeros(1 << 18, device='cuda')\n"
         "a = torch.zeros(1 << 18, device='cuda'); b = torch.zeros(1 << 18, device='cuda')",
     )
-    _, said = free("t.cache, a b")
-    assert said.count("1.0 MiB freed") == 3
+    _, output = free("t.cache, a b")
+    assert output.count("1.0 MiB freed") == 3
     assert allocated() == 0
     assert vars(shell.user_ns["t"]) == {}
 
@@ -135,8 +135,8 @@ def test_a_traceback(shell, free, later):
     if later:
         run(shell, later)
     assert allocated() == 2 * MIB
-    freed, said = free("traceback")
-    assert freed.predicted == freed.measured == 2 * MIB, said
+    freed, output = free("traceback")
+    assert freed.predicted == freed.measured == 2 * MIB, output
     assert allocated() == 0
     assert free("traceback")[0].measured == 0
 
@@ -173,8 +173,8 @@ def test_the_failed_runs_before_are_named_and_collected(shell, free, without_col
         "the traceback of the failed run before, In ",
         "the traceback of the failed run before, In ",
     ]
-    freed, said = free("traceback")
-    assert freed.predicted == freed.measured == 3 * MIB, said
+    freed, output = free("traceback")
+    assert freed.predicted == freed.measured == 3 * MIB, output
     assert allocated() == 0
 
 
@@ -195,9 +195,9 @@ def test_the_tip_on_a_failed_run_before(shell, capsys, without_collections):
     for _ in range(2):
         run(shell, FAILS_AGAIN)
     run(shell, "%%memtrace\nx = torch.zeros(1 << 18, device='cuda')")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "1.0 MiB belong to the failed run before: `import gc; gc.collect()`" in said
-    assert "`%nbmem free traceback` gives back 1.0 MiB of the cell that failed" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "1.0 MiB belong to the failed run before: `import gc; gc.collect()`" in output
+    assert "`%nbmem free traceback` gives back 1.0 MiB of the cell that failed" in output
 
 
 def test_a_traceback_after_a_debugger_has_asked_for_the_locals(shell, free):
@@ -231,10 +231,10 @@ def test_the_cache(shell, free):
     freed, _ = free("cache")
     assert freed.measure == "reserved"
     assert freed.predicted == freed.measured == 128 * MIB
-    freed, said = free("cache")
+    freed, output = free("cache")
     assert freed.measured == 0
-    assert "nothing was freed, because torch has no whole segment cached" in said
-    assert "stay cached: free pieces of segments in which tensors live." in said
+    assert "nothing was freed, because torch has no whole segment cached" in output
+    assert "stay cached: free pieces of segments in which tensors live." in output
 
 
 def test_a_cycle_is_named(shell, free):
@@ -243,10 +243,10 @@ def test_a_cycle_is_named(shell, free):
         "import gc; gc.disable()\nclass Node: pass\nn = Node(); n.me = n;"
         " n.x = torch.zeros(1 << 18, device='cuda')",
     )
-    freed, said = free("n")
+    freed, output = free("n")
     run(shell, "gc.enable()")
     assert [root.kind for root in freed.left] == [HolderKind.CYCLE]
-    assert "1.0 MiB are in a reference cycle (`import gc; gc.collect()` frees them)" in said
+    assert "1.0 MiB are in a reference cycle (`import gc; gc.collect()` frees them)" in output
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_what_is_refused_frees_nothing(shell, free, argument, sentence):
         "checkpoint = {'pair': (torch.zeros(9, device='cuda'), 1)}",
     )
     before = allocated()
-    freed, said = free(argument)
+    freed, output = free(argument)
     assert freed is None
-    assert sentence in said
+    assert sentence in output
     assert allocated() == before

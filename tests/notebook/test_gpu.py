@@ -46,7 +46,7 @@ def shell(monkeypatch):
 
 
 @pytest.fixture
-def said(shell, capsys):
+def output(shell, capsys):
     def run(line):
         capsys.readouterr()
         assert shell.run_cell(line, store_history=True).success
@@ -63,9 +63,9 @@ def hooks_of(shell):
 
 
 @pytest.mark.parametrize("line", ["h100", "H100 80GB", "'NVIDIA H100 80GB HBM3'", "auto"])
-def test_the_same_card_again_changes_nothing(shell, said, line):
+def test_the_same_card_again_changes_nothing(shell, output, line):
     card, addr = virtual.active(), shell.user_ns["x"].data_ptr()
-    out, err = said(f"%nbmem gpu {line}")
+    out, err = output(f"%nbmem gpu {line}")
     assert err == ""
     if line != "auto":
         assert out == "Already on a virtual NVIDIA H100 80GB HBM3: nothing has changed."
@@ -78,15 +78,15 @@ def test_the_same_card_again_changes_nothing(shell, said, line):
 
 
 @pytest.mark.parametrize("line", ["%nbmem gpu T4", "%nbmem gpu 2xH100"])
-def test_another_card_is_refused_and_what_lives_is_named(said, line):
+def test_another_card_is_refused_and_what_lives_is_named(output, line):
     card = virtual.active()
-    assert said(line) == ("", f"nbmem: {LOSES}")
+    assert output(line) == ("", f"nbmem: {LOSES}")
     assert virtual.active() is card
     assert torch.cuda.memory_allocated() == LIVE
 
 
-def test_a_cell_that_asks_for_another_card_keeps_this_one_and_runs_untraced(shell, said):
-    assert said("%%memtrace --gpu T4\nkept = model.weight.device") == (
+def test_a_cell_that_asks_for_another_card_keeps_this_one_and_runs_untraced(shell, output):
+    assert output("%%memtrace --gpu T4\nkept = model.weight.device") == (
         "",
         f"nbmem: {LOSES}\nnbmem: this cell runs untraced.",
     )
@@ -94,15 +94,15 @@ def test_a_cell_that_asks_for_another_card_keeps_this_one_and_runs_untraced(shel
     assert torch.cuda.memory_allocated() == LIVE
 
 
-def test_another_card_comes_once_nothing_lives(shell, said):
+def test_another_card_comes_once_nothing_lives(shell, output):
     shell.run_cell("y = model(x.repeat(2, 2))\ndel model, x, y")
     assert (torch.cuda.memory_allocated(), virtual.live_bytes()) == (32 * MIB, 0)  # cuBLAS's own
-    out, _ = said("%nbmem gpu T4")
+    out, _ = output("%nbmem gpu T4")
     assert out.startswith("Running on a virtual Tesla T4: ")
 
 
-def test_off_is_meant_and_says_what_is_lost(said):
-    out, _ = said("%nbmem gpu off")
+def test_off_is_meant_and_says_what_is_lost(output):
+    out, _ = output("%nbmem gpu off")
     assert out == (
         "The virtual NVIDIA H100 80GB HBM3 is out; torch.cuda is as it was before. What lived "
         "there cannot be used any more: 4.0 MiB (model 4.0 MiB, x 2.0 KiB)."

@@ -37,9 +37,9 @@ def output_of(shell, capsys, line):
 
 def test_a_notebook_is_one_rank_of_many_until_it_leaves(shell, capsys, monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "4711")
-    told = output_of(shell, capsys, "%nbmem gpu H100 --ranks 64 --rank 37")
-    assert told.startswith("This notebook is rank 37 of 64, on 8 virtual NVIDIA H100 80GB HBM3")
-    assert "Its card is cuda:5 (LOCAL_RANK)" in told
+    text = output_of(shell, capsys, "%nbmem gpu H100 --ranks 64 --rank 37")
+    assert text.startswith("This notebook is rank 37 of 64, on 8 virtual NVIDIA H100 80GB HBM3")
+    assert "Its card is cuda:5 (LOCAL_RANK)" in text
     report = output_of(shell, capsys, f"%%memtrace --no-widget\n{TRAIN}")
     assert "rank 37 of 64, on NVIDIA H100 80GB HBM3 (cuda:5, virtual)" in report
     assert shell.user_ns["dist"].get_rank() == 37

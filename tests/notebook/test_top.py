@@ -31,8 +31,8 @@ def top(capsys):
             shell.run_cell(code, store_history=True)
             capsys.readouterr()
             shell.run_cell(f"%nbmem top {argument}", store_history=True)
-            said = capsys.readouterr()
-            return shell, said.out + said.err
+            output = capsys.readouterr()
+            return shell, output.out + output.err
 
         yield do
         shell.reset(new_session=False)
@@ -79,22 +79,24 @@ def test_more_of_a_workspaces_size_than_threads_are_not_told_apart():
 
 
 def test_the_table(top):
-    _, said = top("x = torch.zeros(3 << 18, device='cuda'); y = {'view': x[1:]}; small = x[:9] + 1")
-    assert said == (
+    _, output = top(
+        "x = torch.zeros(3 << 18, device='cuda'); y = {'view': x[1:]}; small = x[:9] + 1"
+    )
+    assert output == (
         "Card 0: 3.0 MiB requested of 3.0 MiB allocated now\n"
         "  3.0 MiB  user tensors  x (786432,) float32\n"
         "                         also held by y['view']\n"
         "     36 B  user tensors  small (9,) float32\n"
     )
-    _, said = top("", "1")
-    assert "small" not in said
-    _, said = top("", "many")
-    assert "write how many, as in `%nbmem top 20`." in said
+    _, output = top("", "1")
+    assert "small" not in output
+    _, output = top("", "many")
+    assert "write how many, as in `%nbmem top 20`." in output
 
 
 def test_an_empty_card(top):
-    _, said = top("1")
-    assert said == "Nothing lives on a card: torch has no memory allocated there.\n"
+    _, output = top("1")
+    assert output == "Nothing lives on a card: torch has no memory allocated there.\n"
 
 
 def test_markup_in_a_name_stays_text(top):

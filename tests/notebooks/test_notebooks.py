@@ -62,7 +62,7 @@ def test_there_are_notebooks():
 
 def test_what_never_came_back_is_named_and_freed(executed):
     only(executed, "# Memory that never comes back", "this notebook frees nothing")
-    said = displayed(executed)
+    output = displayed(executed)
     named = (
         "checkpoint['model']['0.weight'] (4096, 2048) float32",
         "the graph of history[...] (512, 4096) float32",
@@ -77,7 +77,7 @@ def test_what_never_came_back_is_named_and_freed(executed):
         "6 of 6 predictions were exact, to the byte.",
     )
     for words in (*named, *freed):
-        assert any(words in text for text in said), words
+        assert any(words in text for text in output), words
 
 
 def test_engines_have_one_report_in_the_notebook_that_asked(executed):
@@ -90,7 +90,7 @@ def test_engines_have_one_report_in_the_notebook_that_asked(executed):
 
 def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
     only(executed, "# Whoever else is on the card", "in this notebook torch is alone")
-    said = displayed(executed)
+    output = displayed(executed)
     for words in (
         "  CuPy, cached            5.61 GiB",
         "1. Let CuPy's pool give back 5.61 GiB that it does not use, for this request only",
@@ -98,12 +98,12 @@ def test_whoever_else_is_on_the_card_is_named_and_gives_back(executed):
         "* JAX preallocated",
         '"XLA_PYTHON_CLIENT_PREALLOCATE"',
     ):
-        assert any(words in text for text in said), words
+        assert any(words in text for text in output), words
 
 
 def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
     only(executed, "# Reading an out-of-memory error", "this notebook does not run out of memory")
-    said = displayed(executed)
+    output = displayed(executed)
     for words in (
         "Ran out of memory: 1.95 GiB asked for, 859.0 MiB free, at In [2], line 31 in train",
         "1. Compute the loss in parts of 1,024 positions: about 3.54 GiB less (estimated, then",
@@ -113,21 +113,23 @@ def test_an_out_of_memory_error_is_explained_freed_and_fixed(executed):
         "A = too large\nB = smaller",
         "An out-of-memory error was caught: 1.95 GiB asked for, 1.54 GiB free, at In [2], line 19",
     ):
-        assert any(words in text for text in said), words
+        assert any(words in text for text in output), words
     printed = [o.text for _, o in _outputs(executed) if o.output_type == "stream"]
     assert any("peaked at 9.69 GiB allocated (in backward, step 0)" in text for text in printed)
 
 
 def test_a_model_that_fits_no_card_is_shared_out(executed):
     only(executed, "# From one card to many", "this notebook has one card")
-    said = "\n".join(o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed))
+    output = "\n".join(
+        o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed)
+    )
     for words in (
         "ended by OutOfMemoryError",
         "The fewest of these cards that train it: 2 (",
         "rank 5 of 8, on NVIDIA H100 80GB HBM3 (cuda:5, virtual)",
     ):
-        assert words in said, words
-    assert said.count("ended by") == 1
+        assert words in output, words
+    assert output.count("ended by") == 1
 
 
 def test_what_a_compiled_model_keeps_is_less(executed):
@@ -145,7 +147,9 @@ def test_what_a_compiled_model_keeps_is_less(executed):
 
 def test_a_language_model_is_estimated_before_there_is_code(executed):
     only(executed, "# Language models: before there is code", "this notebook has its own code")
-    said = "\n".join(o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed))
+    output = "\n".join(
+        o.data["text/plain"] if "data" in o else o.text for _, o in _outputs(executed)
+    )
     for words in (
         "LoRA of llama-3.2-1b takes ",
         "of an NVIDIA GeForce RTX 4090: it fits.",
@@ -154,7 +158,7 @@ def test_a_language_model_is_estimated_before_there_is_code(executed):
         "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training",
         "4.00 GiB of keys and values, 32,766 bytes a token",
     ):
-        assert words in said, words
+        assert words in output, words
 
 
 def test_every_traced_cell_shows_one_report(executed):
@@ -167,10 +171,10 @@ def test_every_traced_cell_shows_one_report(executed):
 
 
 def test_nothing_is_said_on_stderr(executed):
-    said = [
+    output = [
         o.text for _, o in _outputs(executed) if o.output_type == "stream" and o.name == "stderr"
     ]
-    assert said == []
+    assert output == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -75,40 +75,40 @@ def test_the_card_has_the_texts_of_the_explanation_and_the_calls():
 
 def test_what_was_asked_for_by_which_line_and_layer_and_what_there_was():
     model = network()
-    autopsy, report, _ = out_of_memory(step, model, 30_000, names={"model": model})
+    oom, report, _ = out_of_memory(step, model, 30_000, names={"model": model})
     size = 30_000 * WIDTH * 4
-    assert (autopsy.asked, autopsy.wanted) == (size, -(-size // (2 * MIB)) * 2 * MIB)
-    assert autopsy.layer == "model.13.1 (GELU)"
-    assert (autopsy.at.phase, autopsy.at.step) == ("forward", 0)
-    assert autopsy.at.line.startswith("test_explained.py:")
-    assert autopsy.at.line.endswith(" in step")
-    assert not autopsy.caught
-    assert autopsy.free < autopsy.wanted
-    assert autopsy.largest < size
-    assert autopsy.pieces == autopsy.ledger[Category.CACHED_STUCK] - _small_pieces(autopsy)
-    assert autopsy.reason.startswith("Too little memory: 470.0 MiB were needed from the card")
+    assert (oom.asked, oom.wanted) == (size, -(-size // (2 * MIB)) * 2 * MIB)
+    assert oom.layer == "model.13.1 (GELU)"
+    assert (oom.at.phase, oom.at.step) == ("forward", 0)
+    assert oom.at.line.startswith("test_explained.py:")
+    assert oom.at.line.endswith(" in step")
+    assert not oom.caught
+    assert oom.free < oom.wanted
+    assert oom.largest < size
+    assert oom.pieces == oom.ledger[Category.CACHED_STUCK] - _small_pieces(oom)
+    assert oom.reason.startswith("Too little memory: 470.0 MiB were needed from the card")
     assert report.error.startswith("OutOfMemoryError: CUDA out of memory.")
 
 
-def _small_pieces(autopsy):
+def _small_pieces(oom):
     """What is free in the small pool cannot serve a large request."""
-    return autopsy.reserved - autopsy.allocated - autopsy.pieces
+    return oom.reserved - oom.allocated - oom.pieces
 
 
 @pytest.mark.usefixtures("named_graphs")
 def test_the_ledger_of_that_moment_is_the_card_and_its_free_bytes_are_the_drivers():
     model = network()
-    autopsy, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
-    autopsy.ledger.check(allocated=autopsy.allocated, reserved=autopsy.reserved)
-    assert autopsy.ledger[Category.FREE] == autopsy.free
-    assert autopsy.ledger[Category.WEIGHTS] == 20 * (WIDTH * WIDTH + WIDTH) * 4
-    assert autopsy.ledger[Category.ACTIVATIONS] == 27 * 30_000 * WIDTH * 4
+    oom, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
+    oom.ledger.check(allocated=oom.allocated, reserved=oom.reserved)
+    assert oom.ledger[Category.FREE] == oom.free
+    assert oom.ledger[Category.WEIGHTS] == 20 * (WIDTH * WIDTH + WIDTH) * 4
+    assert oom.ledger[Category.ACTIVATIONS] == 27 * 30_000 * WIDTH * 4
     # The failing GELU has not saved its input yet.
-    saved, unsaved = (h for h in autopsy.holders if h.category is Category.ACTIVATIONS)
+    saved, unsaved = (h for h in oom.holders if h.category is Category.ACTIVATIONS)
     assert (saved.name, saved.count) == ("saved by model", 26)
     assert (unsaved.name, unsaved.count) == (None, 1)
     assert saved.requested == 26 * unsaved.requested == 26 * 30_000 * WIDTH * 4
-    assert any(held.name == "model" for held in autopsy.holders)
+    assert any(held.name == "model" for held in oom.holders)
 
 
 def test_what_nothing_in_python_holds_keeps_its_own_name(monkeypatch):
@@ -119,8 +119,8 @@ def test_what_nothing_in_python_holds_keeps_its_own_name(monkeypatch):
 
     monkeypatch.setattr(live_groups, "held_storages", unseen)
     model = network()
-    autopsy, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
-    names = {held.name for held in autopsy.holders}
+    oom, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
+    names = {held.name for held in oom.holders}
     assert {"model", "saved by model"} <= names
     assert "nothing" not in names
 
@@ -133,8 +133,8 @@ def test_a_named_remedy_is_said_with_its_bytes_and_is_enough():
     def load():
         return empty(12_800).numel()
 
-    autopsy, _, _ = out_of_memory(load, names=names)
-    named = next(one for one in autopsy.remedies if one.rule == "held_by_name")
+    oom, _, _ = out_of_memory(load, names=names)
+    named = next(one for one in oom.remedies if one.rule == "held_by_name")
     size = sum(weight.numel() * 4 for weight in names["checkpoint"].values())
     assert (named.low, named.high, named.ground) == (size, size, "simulated")
     assert named.command.arguments == ("checkpoint",)
@@ -146,8 +146,8 @@ def test_a_smaller_batch_is_estimated_and_fits():
     import torch
 
     model = network()
-    autopsy, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
-    smaller = next(one for one in autopsy.remedies if one.rule == "batch_size")
+    oom, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
+    smaller = next(one for one in oom.remedies if one.rule == "batch_size")
     assert smaller.ground == "estimated"
     rows = int(smaller.title.split()[5])
     assert 15_000 <= rows < 22_000
@@ -163,11 +163,11 @@ def test_fragmentation_is_said_and_expandable_segments_are_enough():
         kept = [empty(600) for _ in range(12)]  # each leaves 424 MiB of a block that it splits
         return empty(4096).numel(), kept
 
-    autopsy, _, _ = out_of_memory(fragment)
-    assert (autopsy.pieces, autopsy.largest) == (12 * 424 * MIB, 424 * MIB)
-    assert autopsy.reason.startswith("Fragmentation: ")
-    assert [one.rule for one in autopsy.remedies] == ["fragmentation"]
-    assert "expandable_segments:True" in autopsy.remedies[0].code
+    oom, _, _ = out_of_memory(fragment)
+    assert (oom.pieces, oom.largest) == (12 * 424 * MIB, 424 * MIB)
+    assert oom.reason.startswith("Fragmentation: ")
+    assert [one.rule for one in oom.remedies] == ["fragmentation"]
+    assert "expandable_segments:True" in oom.remedies[0].code
     virtual.deactivate()
     with virtual.activated("T4", conf="expandable_segments:True"):
         assert fragment()[0] == 4096 * MIB
@@ -175,8 +175,8 @@ def test_fragmentation_is_said_and_expandable_segments_are_enough():
 
 def test_evaluation_with_gradients_is_told_apart():
     model = network().eval()
-    autopsy, _, _ = out_of_memory(lambda: model(batch_of(30_000)), names={"model": model})
-    assert "no_grad" in [one.rule for one in autopsy.remedies]
+    oom, _, _ = out_of_memory(lambda: model(batch_of(30_000)), names={"model": model})
+    assert "no_grad" in [one.rule for one in oom.remedies]
     import torch
 
     with torch.inference_mode():
@@ -187,10 +187,10 @@ def test_other_processes_are_counted():
     virtual.deactivate()
     with virtual.activated("T4", other_processes=4 << 30):
         held = empty(1)
-        autopsy, _, _ = out_of_memory(empty, 11 << 10)
+        oom, _, _ = out_of_memory(empty, 11 << 10)
         del held
-        assert autopsy.others >= 4 << 30
-        assert autopsy.ledger[Category.OTHER_PROCESSES] == autopsy.others
+        assert oom.others >= 4 << 30
+        assert oom.ledger[Category.OTHER_PROCESSES] == oom.others
 
 
 def test_backward_names_the_layer_whose_node_ran():
@@ -205,10 +205,10 @@ def test_backward_names_the_layer_whose_node_ran():
         loss.backward()
         return filled
 
-    autopsy, _, _ = out_of_memory(run, names={"model": model})
-    assert autopsy.at.phase == "backward"
-    assert autopsy.operator.endswith("Backward0")
-    assert autopsy.at.line.endswith(" in run")
+    oom, _, _ = out_of_memory(run, names={"model": model})
+    assert oom.at.phase == "backward"
+    assert oom.operator.endswith("Backward0")
+    assert oom.at.line.endswith(" in run")
 
 
 def test_what_is_caught_is_said_to_be_and_the_rest_of_the_run_is_reported():
@@ -265,11 +265,11 @@ def test_raised_again_as_something_else_it_is_still_what_ended_the_run():
 
 def test_a_saved_explanation_is_equal_and_so_are_text_and_html(tmp_path):
     model = network()
-    autopsy, report, trace = out_of_memory(step, model, 30_000, names={"model": model})
+    oom, report, trace = out_of_memory(step, model, 30_000, names={"model": model})
     session = open_session(trace.save(tmp_path / "oom.nbmem"))
     assert session.refusals == trace.session.refusals
     again = nbmem.open(tmp_path / "oom.nbmem").report().ooms[0]
-    assert again == autopsy
+    assert again == oom
     text, html = render_text(report), render_html(report)
     assert text.startswith("Ran out of memory: 468.8 MiB asked for, ")
     for words in ("model.13.1 (GELU)", "Too little memory", "What to do, the best first"):
@@ -282,9 +282,9 @@ def test_the_observer_and_the_report_hold_nothing():
 
     model = network()
     before = torch.cuda.memory_allocated()
-    autopsy, report, trace = out_of_memory(step, model, 30_000, names={"model": model})
+    oom, report, trace = out_of_memory(step, model, 30_000, names={"model": model})
     gc.collect()
     kept = torch.cuda.memory_allocated() - before
     assert kept <= 20 * MIB  # cuBLAS keeps its workspace
-    assert autopsy.left is None or autopsy.left >= 0
+    assert oom.left is None or oom.left >= 0
     del report, trace

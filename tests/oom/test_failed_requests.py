@@ -58,7 +58,7 @@ def test_an_error_that_the_program_caught_is_told(stacks):
             torch.empty(MIB, dtype=torch.uint8, device="cuda")
 
     report = trace_report(train, stacks=stacks)
-    assert [autopsy.asked for autopsy in report.ooms] == [90 * GIB]
+    assert [oom.asked for oom in report.ooms] == [90 * GIB]
     assert not [note for note in report.notes if "found no room" in note]
 
 
@@ -74,7 +74,7 @@ def test_the_error_that_ended_the_cell_is_told_beside_those_passed_over(listed):
 
     with pytest.raises(torch.OutOfMemoryError), (trace := nbmem.trace("run")):
         train()
-    assert [autopsy.asked for autopsy in trace.report().ooms] == [70 * GIB]
+    assert [oom.asked for oom in trace.report().ooms] == [70 * GIB]
 
 
 @pytest.mark.parametrize("stacks", [True, False])
@@ -94,7 +94,7 @@ def test_a_program_that_halves_what_it_asks_for_is_told(stacks):
                 size //= 2
 
     report = trace_report(fill, stacks=stacks)
-    assert sorted(autopsy.asked for autopsy in report.ooms) == [
+    assert sorted(oom.asked for oom in report.ooms) == [
         20 * GIB,
         40 * GIB,
         80 * GIB,

@@ -31,46 +31,46 @@ def recorded(tmp_path_factory):
 def test_the_error_of_a_limited_process(recorded):
     session, marks = recorded("oom")
     after = marks["after oom"]
-    (autopsy,) = build_report(session).ooms
-    assert (autopsy.asked, autopsy.wanted) == (308281344, 308281344)
-    assert autopsy.free == 81183440896
-    assert (autopsy.allocated, autopsy.reserved) == (after["allocated"], after["reserved"])
-    assert (autopsy.given_back, autopsy.largest, autopsy.pieces) == (0, 78118912, 157483008)
-    assert autopsy.at.line == "train.py:28 in train_img"
-    assert autopsy.caught
-    assert autopsy.reason.startswith(
+    (oom,) = build_report(session).ooms
+    assert (oom.asked, oom.wanted) == (308281344, 308281344)
+    assert oom.free == 81183440896
+    assert (oom.allocated, oom.reserved) == (after["allocated"], after["reserved"])
+    assert (oom.given_back, oom.largest, oom.pieces) == (0, 78118912, 157483008)
+    assert oom.at.line == "train.py:28 in train_img"
+    assert oom.caught
+    assert oom.reason.startswith(
         "A memory limit for this process: 1.38 GiB were reserved, 294.0 MiB more were needed, and "
         "the card itself had 75.61 GiB free."
     )
-    first = autopsy.remedies[0]
+    first = oom.remedies[0]
     assert first.rule == "memory_limit"
     assert first.ground == "simulated"
 
 
 def test_what_lives_only_for_the_failure_is_gone_when_its_frames_are(recorded):
     session, marks = recorded("oom")
-    (autopsy,) = build_report(session).ooms
-    held = sum(group.requested for group in autopsy.holders)
-    assert held <= autopsy.allocated
-    assert autopsy.allocated - marks["frames gone"]["allocated"] == 1217925120
+    (oom,) = build_report(session).ooms
+    held = sum(group.requested for group in oom.holders)
+    assert held <= oom.allocated
+    assert oom.allocated - marks["frames gone"]["allocated"] == 1217925120
     assert marks["frames gone"]["allocated"] == marks["load"]["allocated"]
 
 
 def test_torchs_message_names_the_limit(recorded):
     session, marks = recorded("oom")
     error = f"OutOfMemoryError: {marks['oom']['message']}"
-    (autopsy,) = build_report(dataclasses.replace(session, error=error)).ooms
-    assert not autopsy.caught
-    assert autopsy.limit == round(1.58 * GIB)
-    assert autopsy.command.arguments == ("traceback",)
+    (oom,) = build_report(dataclasses.replace(session, error=error)).ooms
+    assert not oom.caught
+    assert oom.limit == round(1.58 * GIB)
+    assert oom.command.arguments == ("traceback",)
 
 
 def test_what_torch_gave_back_before_it_gave_up(recorded):
     session, _ = recorded("gc")
-    (autopsy,) = build_report(session).ooms
-    assert (autopsy.asked, autopsy.wanted) == (562878464, 564133888)
-    assert autopsy.given_back == 50331648
-    assert autopsy.reserved == 2336227328
+    (oom,) = build_report(session).ooms
+    assert (oom.asked, oom.wanted) == (562878464, 564133888)
+    assert oom.given_back == 50331648
+    assert oom.reserved == 2336227328
 
 
 @pytest.mark.parametrize("name", ["retry", "fragmentation", "train_resnet50"])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from tests.oracle.programs import labelled, trained
+from tests.oracle.programs import classification_loss, training_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def timm_net(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], 
     import timm
 
     model = timm.create_model(name, num_classes=10)
-    return trained(model, labelled(shape), **options)
+    return training_step(model, classification_loss(shape), **options)
 
 
 def channels_last(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], Any]:
@@ -32,14 +32,14 @@ def channels_last(name: str, shape: tuple[int, ...], **options: Any) -> Callable
     model = timm.create_model(name, num_classes=10).to(memory_format=torch.channels_last)
     x = torch.randn(shape, device="cuda").contiguous(memory_format=torch.channels_last)
     y = torch.zeros(shape[0], dtype=torch.long, device="cuda")
-    return trained(model, lambda m: cross_entropy(m(x), y), amp=True, **options)
+    return training_step(model, lambda m: cross_entropy(m(x), y), amp=True, **options)
 
 
 def vision(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], Any]:
     import torchvision
 
     model = torchvision.models.get_model(name, weights=None, num_classes=10)
-    return trained(model, labelled(shape), **options)
+    return training_step(model, classification_loss(shape), **options)
 
 
 def segmenting(**options: Any) -> Callable[[], Any]:
@@ -50,7 +50,7 @@ def segmenting(**options: Any) -> Callable[[], Any]:
     )
     x = torch.randn(8, 3, 256, 256, device="cuda")
     y = torch.zeros(8, 256, 256, dtype=torch.long, device="cuda")
-    return trained(model, lambda m: cross_entropy(m(x)["out"], y), **options)
+    return training_step(model, lambda m: cross_entropy(m(x)["out"], y), **options)
 
 
 def resized() -> Callable[[], Any]:
@@ -67,7 +67,7 @@ def resized() -> Callable[[], Any]:
         torch._dynamo.mark_dynamic(x, (2, 3))
         return cross_entropy(m(x), torch.zeros(rows, dtype=torch.long, device="cuda"))
 
-    return trained(model, loss)
+    return training_step(model, loss)
 
 
 def denoising(**options: Any) -> Callable[[], Any]:
@@ -86,7 +86,7 @@ def denoising(**options: Any) -> Callable[[], Any]:
     x = torch.randn(16, 4, 32, 32, device="cuda")
     text = torch.randn(16, 77, 256, device="cuda")
     when = torch.zeros(16, dtype=torch.long, device="cuda")
-    return trained(model, lambda m: mse_loss(m(x, when, text).sample, x), **options)
+    return training_step(model, lambda m: mse_loss(m(x, when, text).sample, x), **options)
 
 
 def by_block() -> Callable[[], Any]:
@@ -130,7 +130,7 @@ def by_block_trained() -> Callable[[], Any]:
     for block in model.blocks:
         block.compile()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    loss = labelled((64, 3, 224, 224))
+    loss = classification_loss((64, 3, 224, 224))
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
@@ -178,7 +178,7 @@ def graphs() -> Callable[[], Any]:
     x = torch.randn(4096, 128, device="cuda")
     edges = torch.randint(4096, (2, 65536)).cuda()
     y = torch.zeros(4096, dtype=torch.long, device="cuda")
-    return trained(Net(), lambda m: cross_entropy(m(x, edges), y))
+    return training_step(Net(), lambda m: cross_entropy(m(x, edges), y))
 
 
 def volumes() -> Callable[[], Any]:

@@ -1,6 +1,6 @@
 """Compiled programs of language packages.
 
-None of these was looked at while the planner was made.
+The planner was written without them, so they show what it does with new programs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tests.oracle.programs import decoder, ids, language_loss, trained
+from tests.oracle.programs import decoder, language_loss, token_ids, training_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,32 +25,35 @@ def llama(**options: Any) -> nn.Module:
 
 
 def checkpointed() -> Callable[[], Any]:
-    """Gradient checkpointing as transformers switches it on, with AMP."""
+    """Train with transformers' gradient checkpointing and AMP."""
     model = decoder("Qwen2", num_hidden_layers=4, vocab_size=VOCABULARY, use_cache=False)
     model.gradient_checkpointing_enable()  # type: ignore[operator]
-    return trained(model, language_loss(16), amp=True)
+    return training_step(model, language_loss(16), amp=True)
 
 
-def adapted() -> Callable[[], Any]:
-    """LoRA by PEFT in bfloat16."""
+def lora() -> Callable[[], Any]:
+    """Train LoRA adapters of PEFT in bfloat16."""
     import peft
 
     config = peft.LoraConfig(r=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"])
     model = peft.get_peft_model(llama(num_hidden_layers=3).to(torch.bfloat16), config)  # type: ignore[arg-type]
-    return trained(model, language_loss(16))
+    return training_step(model, language_loss(16))
 
 
-def generating(*, by_hand: bool) -> Callable[[], Any]:
-    """Eight tokens with a static cache; the forward compiled by hand, or by `generate` itself."""
+def generating(*, compiles_forward: bool) -> Callable[[], Any]:
+    """Generate eight tokens with a static cache.
+
+    The forward is compiled here, or by `generate` itself.
+    """
     model: Any = llama(num_hidden_layers=3).to(torch.bfloat16).cuda().eval()
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
-    if by_hand:
+    if compiles_forward:
         model.forward = torch.compile(model.forward, fullgraph=True)
-    words = ids(8, 128)
+    words = token_ids(8, 128)
 
     def step() -> None:
-        # Whether a row has ended is read from the card, whose values are nobody's here.
+        # Whether a row has ended is read from the card, whose values are unknown.
         left = iter([True] * 8)
         model._has_unfinished_sequences = lambda *_args, **_options: next(left, False)
         model.generate(
@@ -59,7 +62,7 @@ def generating(*, by_hand: bool) -> Callable[[], Any]:
             max_new_tokens=16,
             do_sample=False,
             cache_implementation="static",
-            disable_compile=by_hand,
+            disable_compile=compiles_forward,
         )
 
     return step
@@ -86,15 +89,15 @@ def whisper() -> Callable[[], Any]:
     )
     model = transformers.WhisperForConditionalGeneration(config)
     sound = torch.randn(8, 80, 3000, device="cuda")
-    words = ids(8, 128)
-    return trained(model, lambda m: m(input_features=sound, labels=words).loss, amp=True)
+    words = token_ids(8, 128)
+    return training_step(model, lambda m: m(input_features=sound, labels=words).loss, amp=True)
 
 
 def whole_step() -> Callable[[], Any]:
-    """Forward and loss in one compiled function, gradients added up over two batches."""
+    """Compile forward and loss as one function; accumulate gradients twice."""
     model: Any = llama().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    words = ids(4)
+    words = token_ids(4)
 
     @torch.compile
     def loss_of(given: torch.Tensor) -> torch.Tensor:
@@ -113,7 +116,7 @@ def whole_step() -> Callable[[], Any]:
 
 
 def documents() -> Callable[[], Any]:
-    """flex_attention with documents in a row, fewer heads for keys, and a sliding window."""
+    """Train flex_attention with packed documents, GQA and a sliding window."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     of = (torch.arange(2048, device="cuda") // 300).expand(4, -1).contiguous()
@@ -140,7 +143,7 @@ def documents() -> Callable[[], Any]:
         mask = create_block_mask(seen, 4, None, 2048, 2048, device="cuda")
         return m(x, mask).square().mean()
 
-    return trained(Attending(), loss, amp=True)
+    return training_step(Attending(), loss, amp=True)
 
 
 def _products(_context: Any, op: Any, *_args: Any, **_options: Any) -> Any:
@@ -151,7 +154,7 @@ def _products(_context: Any, op: Any, *_args: Any, **_options: Any) -> Any:
 
 
 def selective() -> Callable[[], Any]:
-    """Selective checkpointing by a policy: matrix products are kept."""
+    """Train with selective checkpointing that saves matrix products."""
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
     contexts = functools.partial(create_selective_checkpoint_contexts, _products)
@@ -172,11 +175,11 @@ def selective() -> Callable[[], Any]:
             return x
 
     x = torch.randn(16, 512, 512, device="cuda")
-    return trained(Stack(), lambda m: m(x).square().mean())
+    return training_step(Stack(), lambda m: m(x).square().mean())
 
 
 def recurrent() -> Callable[[], Any]:
-    """An LSTM between embeddings and a head: Dynamo breaks at it."""
+    """Train an LSTM between embeddings and a head: a graph break."""
 
     class Reader(nn.Module):
         def __init__(self) -> None:
@@ -188,26 +191,26 @@ def recurrent() -> Callable[[], Any]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.head(self.lstm(self.words(x))[0])
 
-    words = ids(16, 256)
-    return trained(Reader(), lambda m: cross_entropy(m(words).flatten(0, 1), words.flatten()))
+    words = token_ids(16, 256)
+    return training_step(Reader(), lambda m: cross_entropy(m(words).flatten(0, 1), words.flatten()))
 
 
 def tuned() -> Callable[[], Any]:
-    """max-autotune, with ATen's products alone, which docs/limits.md promises."""
+    """Train with max-autotune over ATen's kernels (docs/limits.md)."""
     torch._inductor.config.max_autotune_gemm_backends = "ATEN"
     torch._inductor.config.max_autotune_conv_backends = "ATEN"
     model = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
     x = torch.randn(16, 256, 512, device="cuda")
-    return trained(model, lambda m: m(x).square().mean(), mode="max-autotune")
+    return training_step(model, lambda m: m(x).square().mean(), mode="max-autotune")
 
 
 WORDS: dict[str, Callable[[], Callable[[], Any]]] = {
     "transformers Qwen2, checkpoints, AMP": checkpointed,
     "transformers Whisper, AMP": whisper,
-    "transformers generate, static cache": lambda: generating(by_hand=True),
-    "transformers generate, compiled by itself": lambda: generating(by_hand=False),
+    "transformers generate, static cache": lambda: generating(compiles_forward=True),
+    "transformers generate, compiled by itself": lambda: generating(compiles_forward=False),
     "transformers Llama, loss inside, accumulated": whole_step,
-    "PEFT LoRA": adapted,
+    "PEFT LoRA": lora,
     "flex_attention, documents, AMP": documents,
     "selective checkpoints": selective,
     "LSTM": recurrent,

@@ -1,7 +1,8 @@
 """Compiled training programs of many kinds and modes.
 
-A workload makes itself on the card and returns what runs one step. Models are shallow, since what
-compiling takes grows with their depth, and batches are large, so that the peak is that of tensors.
+A workload is a function that creates a model on the card and returns a function for one step.
+Models are shallow, because compiling takes longer for deep ones. Batches are large, so that tensors
+make the peak.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def trained(
+def training_step(
     model: nn.Module,
     loss: Callable[[nn.Module], torch.Tensor],
     *,
@@ -27,7 +28,7 @@ def trained(
     optimizer: Any = None,
     **options: Any,
 ) -> Callable[[], Any]:
-    """A step of AdamW on a compiled model."""
+    """Return a step of AdamW on a compiled model."""
     model = model.cuda().train()
     chosen = optimizer or torch.optim.AdamW(model.parameters(), 1e-4)
     compiled: Any = torch.compile(model, **options)
@@ -42,19 +43,21 @@ def trained(
     return step
 
 
-def labelled(shape: tuple[int, ...], classes: int = 10) -> Callable[[nn.Module], torch.Tensor]:
-    """The loss of a classifier of images."""
+def classification_loss(
+    shape: tuple[int, ...], classes: int = 10
+) -> Callable[[nn.Module], torch.Tensor]:
+    """Return the loss of a classifier of images."""
     x = torch.randn(shape, device="cuda")
     y = torch.zeros(shape[0], dtype=torch.long, device="cuda") % classes
     return lambda model: cross_entropy(model(x), y)
 
 
-def ids(rows: int, length: int = LENGTH) -> torch.Tensor:
+def token_ids(rows: int, length: int = LENGTH) -> torch.Tensor:
     return torch.zeros(rows, length, dtype=torch.long, device="cuda")
 
 
-def hugging(name: str, **options: Any) -> nn.Module:
-    """A small model of transformers'."""
+def transformers_model(name: str, **options: Any) -> nn.Module:
+    """Create a small model of transformers."""
     import transformers
 
     config = getattr(transformers, f"{name}Config")(**options)
@@ -65,7 +68,7 @@ def hugging(name: str, **options: Any) -> nn.Module:
 
 
 def decoder(name: str, **options: Any) -> nn.Module:
-    """One of transformers' with grouped queries: a Llama, or what is built as it is."""
+    """Create a small decoder of transformers with grouped queries, as Llama."""
     sizes: dict[str, Any] = {
         "hidden_size": 512,
         "intermediate_size": 1408,
@@ -74,44 +77,44 @@ def decoder(name: str, **options: Any) -> nn.Module:
         "num_key_value_heads": 2,
         "vocab_size": WORDS,
     }
-    return hugging(name, **sizes | options)
+    return transformers_model(name, **sizes | options)
 
 
 def language_loss(rows: int, length: int = LENGTH) -> Callable[[nn.Module], torch.Tensor]:
-    words = ids(rows, length)
+    words = token_ids(rows, length)
     return lambda model: model(input_ids=words, labels=words).loss
 
 
 def unet(**options: Any) -> Callable[[], Any]:
     x, when = torch.randn(16, 3, 64, 64, device="cuda"), torch.zeros(16, device="cuda")
-    return trained(UNet(), lambda m: mse_loss(m(x, when), x), **options)
+    return training_step(UNet(), lambda m: mse_loss(m(x, when), x), **options)
 
 
 def dit() -> Callable[[], Any]:
     x, when = torch.randn(32, 4, 32, 32, device="cuda"), torch.zeros(32, device="cuda")
     kind = torch.zeros(32, dtype=torch.long, device="cuda")
-    return trained(DiT(), lambda m: m(x, when, kind).square().mean(), amp=True)
+    return training_step(DiT(), lambda m: m(x, when, kind).square().mean(), amp=True)
 
 
 def dlrm() -> Callable[[], Any]:
     dense = torch.randn(8192, 13, device="cuda")
     bags = torch.zeros(8192, 8, 10, dtype=torch.long, device="cuda")
-    return trained(DLRM(), lambda m: m(dense, bags).square().mean())
+    return training_step(DLRM(), lambda m: m(dense, bags).square().mean())
 
 
-def dynamic() -> Callable[[], Any]:
-    """Another length in each step: the second is compiled once more, for any."""
+def dynamic_lengths() -> Callable[[], Any]:
+    """Change the length in each step; the second compiles for any length."""
     lengths = iter((512, 384, 448, 320, 416, 352))
-    return trained(
-        hugging("GPT2", n_layer=2, n_embd=512, n_head=8, vocab_size=WORDS),
+    return training_step(
+        transformers_model("GPT2", n_layer=2, n_embd=512, n_head=8, vocab_size=WORDS),
         lambda m: language_loss(8, next(lengths))(m),  # noqa: PLW0108 - another length each time
     )
 
 
-def own_optimizer() -> Callable[[], Any]:
+def compiled_optimizer() -> Callable[[], Any]:
     model = Words().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    words = ids(8)
+    words = token_ids(8)
     compiled, update = torch.compile(model), torch.compile(optimizer.step)
 
     def step() -> None:
@@ -122,9 +125,9 @@ def own_optimizer() -> Callable[[], Any]:
     return step
 
 
-def generating() -> Callable[[], Any]:
-    """A forward without gradients."""
-    model, words = torch.compile(Words().cuda().eval()), ids(16)
+def inference() -> Callable[[], Any]:
+    """Return a forward pass without gradients."""
+    model, words = torch.compile(Words().cuda().eval()), token_ids(16)
 
     def step() -> None:
         with torch.no_grad():
@@ -133,8 +136,8 @@ def generating() -> Callable[[], Any]:
     return step
 
 
-def flexible() -> Callable[[], Any]:
-    """flex_attention inside of a compiled block, with a mask and a score_mod."""
+def flex_attention_block() -> Callable[[], Any]:
+    """Train a compiled block of flex_attention with a mask and a score_mod."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device="cuda")
@@ -154,33 +157,35 @@ def flexible() -> Callable[[], Any]:
             return self.out(y.transpose(1, 2).reshape(b, n, c))
 
     x = torch.randn(8, 1024, 512, device="cuda")
-    return trained(Flexible(), lambda m: m(x).square().mean(), amp=True)
+    return training_step(Flexible(), lambda m: m(x).square().mean(), amp=True)
 
 
 def simple_head(size: int = 64) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(size, 10)]
 
 
-def reading(model: nn.Module, rows: int = 8, **options: Any) -> Callable[[], Any]:
-    """A language model over whole rows."""
-    words = ids(rows)
-    return trained(model, lambda m: m(words), **options)
+def language_model_step(model: nn.Module, rows: int = 8, **options: Any) -> Callable[[], Any]:
+    """Return a training step of a language model."""
+    words = token_ids(rows)
+    return training_step(model, lambda m: m(words), **options)
 
 
 def cross() -> Callable[[], Any]:
     fields = torch.zeros(16384, 16, dtype=torch.long, device="cuda")
-    return trained(Cross(), lambda m: m(fields).sigmoid().mean())
+    return training_step(Cross(), lambda m: m(fields).sigmoid().mean())
 
 
 def towers() -> Callable[[], Any]:
     x = torch.zeros(8192, dtype=torch.long, device="cuda")
-    return trained(Towers(), lambda m: m(x, x))
+    return training_step(Towers(), lambda m: m(x, x))
 
 
 WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
-    "resnet": lambda: trained(resnet(), labelled((32, 3, 224, 224))),
-    "resnext, AMP": lambda: trained(resnet(8), labelled((32, 3, 224, 224)), amp=True),
-    "mobilenet": lambda: trained(
+    "resnet": lambda: training_step(resnet(), classification_loss((32, 3, 224, 224))),
+    "resnext, AMP": lambda: training_step(
+        resnet(8), classification_loss((32, 3, 224, 224)), amp=True
+    ),
+    "mobilenet": lambda: training_step(
         nn.Sequential(
             nn.Conv2d(3, 32, 3, 2, 1),
             Inverted(32),
@@ -188,28 +193,28 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
             Inverted(64),
             *simple_head(),
         ),
-        labelled((32, 3, 128, 128)),
+        classification_loss((32, 3, 128, 128)),
     ),
-    "convnext": lambda: trained(
+    "convnext": lambda: training_step(
         nn.Sequential(nn.Conv2d(3, 64, 4, 4), ConvNeXt(64), ConvNeXt(64), *simple_head()),
-        labelled((64, 3, 224, 224)),
+        classification_loss((64, 3, 224, 224)),
     ),
-    "vit": lambda: trained(ViT(), labelled((64, 3, 224, 224))),
-    "vit, AMP": lambda: trained(ViT(), labelled((64, 3, 224, 224)), amp=True),
-    "resnet, reduce-overhead": lambda: trained(
-        resnet(), labelled((32, 3, 128, 128)), mode="reduce-overhead"
+    "vit": lambda: training_step(ViT(), classification_loss((64, 3, 224, 224))),
+    "vit, AMP": lambda: training_step(ViT(), classification_loss((64, 3, 224, 224)), amp=True),
+    "resnet, reduce-overhead": lambda: training_step(
+        resnet(), classification_loss((32, 3, 128, 128)), mode="reduce-overhead"
     ),
-    "words": lambda: reading(Words()),
-    "words, AMP": lambda: reading(Words(), amp=True),
-    "words, checkpoints": lambda: reading(Words(saves=True), 16),
-    "words, breaks": lambda: reading(Words(breaks=True)),
-    "words, reduce-overhead": lambda: reading(Words(), mode="reduce-overhead"),
-    "words, compiled optimizer": own_optimizer,
-    "words, inference": generating,
-    "gpt2, dynamic": dynamic,
-    "llama": lambda: trained(decoder("Llama"), language_loss(8), amp=True),
-    "bert": lambda: trained(
-        hugging(
+    "words": lambda: language_model_step(Words()),
+    "words, AMP": lambda: language_model_step(Words(), amp=True),
+    "words, checkpoints": lambda: language_model_step(Words(saves=True), 16),
+    "words, breaks": lambda: language_model_step(Words(breaks=True)),
+    "words, reduce-overhead": lambda: language_model_step(Words(), mode="reduce-overhead"),
+    "words, compiled optimizer": compiled_optimizer,
+    "words, inference": inference,
+    "gpt2, dynamic": dynamic_lengths,
+    "llama": lambda: training_step(decoder("Llama"), language_loss(8), amp=True),
+    "bert": lambda: training_step(
+        transformers_model(
             "Bert",
             hidden_size=512,
             intermediate_size=2048,
@@ -219,8 +224,8 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
         ),
         language_loss(8),
     ),
-    "t5": lambda: trained(
-        hugging(
+    "t5": lambda: training_step(
+        transformers_model(
             "T5",
             d_model=512,
             d_ff=1024,
@@ -236,5 +241,5 @@ WORKLOADS: dict[str, Callable[[], Callable[[], Any]]] = {
     "dlrm": dlrm,
     "cross": cross,
     "towers": towers,
-    "flex_attention, AMP": flexible,
+    "flex_attention, AMP": flex_attention_block,
 }

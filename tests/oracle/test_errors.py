@@ -1,4 +1,4 @@
-"""Counting of both sides' errors."""
+"""Errors of the virtual card and of CUDA's code are counted by agreement."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LIMIT_S = 100
 
 
 def compare(world: int, names: tuple[str, ...] = NAMES) -> dict[str, list[str]]:
-    """Return the differences between the twins, by program."""
+    """Return what differs between virtual ranks and processes, by program."""
     with tempfile.TemporaryDirectory() as folder:
         _start("gloo", range(world), world, folder, names)
         _start("H100", range(world), world, folder, names)

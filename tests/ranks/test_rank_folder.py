@@ -74,8 +74,8 @@ def test_ranks_that_fill_their_host_are_told_so(tmp_path):
     (host,) = world.report.hosts
     assert (host.host, host.total, host.ranks) == ("node", 40 * GIB, (0, 1, 2))
     assert host.together == (11 + 11 + 12) * GIB
-    told = " ".join(str(world).split())
-    assert "The 3 ranks of node took 34.00 GiB of the host's 40.00 GiB, each at its highest" in told
+    text = " ".join(str(world).split())
+    assert "The 3 ranks of node took 34.00 GiB of the host's 40.00 GiB, each at its highest" in text
     assert [one["host_peak"] for one in world.to_json()["ranks"]] == [11 * GIB, 11 * GIB, 12 * GIB]
     assert world.to_json()["hosts"][0]["together"] == host.together
 
@@ -100,8 +100,8 @@ def test_a_missing_rank_is_named(tmp_path):
 def test_ranks_of_virtual_cards_are_missing_because_nobody_ran_them(tmp_path):
     devices = tuple(replace(d, info=replace(d.info, virtual=True)) for d in SESSION.devices)
     write(tmp_path, rank(0), rank(3), session=replace(SESSION, devices=devices))
-    told = " ".join(render_world(nbmem.open(tmp_path).report).split())
-    assert "There is no file of ranks 1, 2: not run, or ended before they wrote one." in told
+    text = " ".join(render_world(nbmem.open(tmp_path).report).split())
+    assert "There is no file of ranks 1, 2: not run, or ended before they wrote one." in text
 
 
 def test_a_rank_that_others_stand_for_is_not_missing(tmp_path):
@@ -193,10 +193,10 @@ def test_stages_of_a_pipeline_differ_with_a_reason(tmp_path):
     write(tmp_path, rank(0, 2), session=SESSION)
     write(tmp_path, rank(1, 2), session=larger)
     (one,) = nbmem.open(tmp_path).report.imbalances
-    told = " ".join(render_world(nbmem.open(tmp_path).report).split())
+    text = " ".join(render_world(nbmem.open(tmp_path).report).split())
     assert one.cause is Category.ACTIVATIONS
-    assert f"{format_bytes(dict(one.by_category)[one.cause])} more activations" in told
-    assert "Its samples are larger, or its layers: give each rank batches of one size." in told
+    assert f"{format_bytes(dict(one.by_category)[one.cause])} more activations" in text
+    assert "Its samples are larger, or its layers: give each rank batches of one size." in text
     assert one.rank == max(nbmem.open(tmp_path).report.rows, key=lambda r: r.allocated).rank.number
 
 

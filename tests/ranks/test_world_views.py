@@ -65,11 +65,11 @@ def test_ranks_that_train_on_the_cpu_have_no_reserved_bytes(tmp_path):
     (card,) = LOW.devices
     host = replace(LOW, devices=(replace(card, info=replace(card.info, kind="cpu")),))
     write(tmp_path, *map(rank, range(4)), session=host)
-    told = str(nbmem.open(tmp_path))
-    assert "in tensors of" in told
-    assert "reserved" not in told
-    assert "Python and the rest" in told
-    assert "context and libraries" not in told
+    text = str(nbmem.open(tmp_path))
+    assert "in tensors of" in text
+    assert "reserved" not in text
+    assert "Python and the rest" in text
+    assert "context and libraries" not in text
 
 
 def test_ranks_without_a_session_have_no_explorer(tmp_path):

@@ -35,8 +35,8 @@ def uv(installing, monkeypatch, tmp_path):
     def put(*, reaches):
         program = tmp_path / "uv"
         code = 0 if reaches else 2
-        said = "echo ' + torch==2.13.0+cpu' >&2"
-        program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{said}\nexit {code}\n')
+        output = "echo ' + torch==2.13.0+cpu' >&2"
+        program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{output}\nexit {code}\n')
         program.chmod(0o755)
         monkeypatch.setattr(installing.shutil, "which", lambda _name: str(program))
         return calls
@@ -72,10 +72,10 @@ def test_where_uv_cannot_reach_them_pip_says_how_much_it_will_load(
     answer_dry_run(installing, monkeypatch, [("2.13.0", "500"), ("13.1.1", "2200")])
     installing.install(tmp_path / "env", *WORDS)
     assert installing.by_pip == [WORDS]
-    said = capsys.readouterr().out
-    assert "uv cannot reach the builds of torch from here" in said
-    assert "the CUDA build with its libraries of torch==2.13.0, 2.7 GB to load" in said
-    assert "Without a card the CPU build (0.2 GB) is enough" in said
+    output = capsys.readouterr().out
+    assert "uv cannot reach the builds of torch from here" in output
+    assert "the CUDA build with its libraries of torch==2.13.0, 2.7 GB to load" in output
+    assert "Without a card the CPU build (0.2 GB) is enough" in output
 
 
 def test_pip_with_sources_of_its_own_is_asked_and_nothing_else(

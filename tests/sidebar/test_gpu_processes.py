@@ -194,7 +194,7 @@ def test_a_kernel_is_shut_down_by_its_server_once_it_is_confirmed(
 ):
     line = ["gpus", "--shut-down", str(kernel_process.pid)]
     for answer, asked in (("\n", 0), ("y\n", 1)):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(readline=lambda said=answer: said))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(readline=lambda line=answer: line))
         assert main(line) == 0
         assert server.asked.count(("DELETE", f"/lab/api/kernels/{KERNEL}")) == asked
     assert "work/train.ipynb; busy: all that it holds is lost." in capsys.readouterr().err

@@ -31,9 +31,11 @@ def reader(monkeypatch):
 
 
 def known_bytes(reader):
-    told = reader.read(tracing.running_recorder().progress())
-    assert sum(size for *_, size in told.by_category) == (told.process if told.by_category else 0)
-    return {key: size for key, _, size in told.by_category if key != "rest"}
+    reading = reader.read(tracing.running_recorder().progress())
+    assert sum(size for *_, size in reading.by_category) == (
+        reading.process if reading.by_category else 0
+    )
+    return {key: size for key, _, size in reading.by_category if key != "rest"}
 
 
 def test_a_traced_loop_says_what_the_process_holds(reader):
@@ -57,9 +59,9 @@ def test_a_traced_loop_says_what_the_process_holds(reader):
 def test_what_the_process_is_of(reader, monkeypatch):
     own = ResidentParts(anonymous=1 << 20, files=2 << 20, shared=1 << 50)
     monkeypatch.setattr("nbmem.capture.devices.host.resident_parts", lambda: own)
-    told = reader.read()
-    parts = {key: size for key, _, size in told.parts}
-    assert (parts["files"], parts["shared"]) == (2 << 20, told.process - (2 << 20))
+    reading = reader.read()
+    parts = {key: size for key, _, size in reading.parts}
+    assert (parts["files"], parts["shared"]) == (2 << 20, reading.process - (2 << 20))
     monkeypatch.setattr("nbmem.capture.devices.host.resident_parts", lambda: None)
     assert {key for key, *_ in reader.read().parts} <= {"cache"}
 
@@ -116,10 +118,10 @@ def test_a_torch_without_cuda_has_no_card(monkeypatch):
 def test_a_report_of_the_host_calls_its_parts_as_the_report_does():
     with tracing.trace("t", namespace={}) as trace:
         torch.nn.Linear(WIDE, WIDE)(torch.zeros(2, WIDE)).sum().backward()
-    told = summary(trace.report(), None, 0.0)
-    labels = {key: label for key, label, _ in told.at_end}
+    reading = summary(trace.report(), None, 0.0)
+    labels = {key: label for key, label, _ in reading.at_end}
     machine = trace.report().ledger_at_peak.machine
-    assert {key: size for key, _, size in told.parts_at_peak} == {
+    assert {key: size for key, _, size in reading.parts_at_peak} == {
         key: size for key, size in asdict(machine).items() if size
     }
     assert (labels["context"], labels["free"]) == ("Python and the rest", "available")

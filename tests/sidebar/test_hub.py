@@ -163,10 +163,10 @@ def test_nothing_is_said_twice_and_nothing_after_the_end(hub, sent):
     hub.cell_begun(CELL)
     ticks(hub, 20)
     hub.cell_ended(CELL, DELTA)
-    said = kinds(sent)
-    assert said == [CellBegun, Sample, CellEnded]
+    messages = kinds(sent)
+    assert messages == [CellBegun, Sample, CellEnded]
     hub.cell_ended(CELL, DELTA)
-    assert kinds(sent) == said
+    assert kinds(sent) == messages
     assert not hub._awake.is_set(), "the thread sleeps"
 
 

@@ -29,8 +29,8 @@ def test_the_page_holds_the_still_form_and_the_data(name):
     report = sample.ALL[name]()
     page = explorer_page(report)
     assert len(data_of(page)) == 1
-    told = unpacked(data_of(page)[0]["data"])
-    assert told["verdict"] in html.unescape(page)
+    data = unpacked(data_of(page)[0]["data"])
+    assert data["verdict"] in html.unescape(page)
     assert "default-src &#x27;none&#x27;" in page
 
 
@@ -62,16 +62,16 @@ def test_what_was_not_built_is_said(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (["html", "none.ipynb", "out.html"], "There is no notebook none.ipynb."),
         (["csv", "none.ipynb", "out.csv"], "A notebook is exported as html, not as csv."),
     ],
 )
 def test_a_notebook_that_cannot_be_exported_is_a_sentence(
-    words, said, capsys, tmp_path, monkeypatch
+    words, text, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["export", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -253,7 +253,7 @@ def test_a_file_keeps_what_says_whose_it_is(file, name):
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("text", "left"),
     [
         (
             "see https://docs.pytorch.org/docs/stable/x.html#a",
@@ -269,8 +269,8 @@ def test_a_file_keeps_what_says_whose_it_is(file, name):
         ("no 'C:\\\\Users\\\\Me\\\\My Project\\\\x.pt'", "no 'x.pt'"),
     ],
 )
-def test_a_sentence_keeps_what_tells_nothing(said, left):
-    session = replace(session_of(load("lstm_lm_b32s128_sgd")), notes=(said,))
+def test_a_sentence_keeps_what_tells_nothing(text, left):
+    session = replace(session_of(load("lstm_lm_b32s128_sgd")), notes=(text,))
     assert private_session(session).notes == (left,)
 
 

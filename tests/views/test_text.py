@@ -69,8 +69,8 @@ def test_repeated_layers_share_a_line_that_says_where_they_differ():
 
 
 def test_a_report_left_on_a_line_does_not_fill_the_screen():
-    said = "<Report of 'cell [3]': at most 551.5 MiB allocated on NVIDIA H100 80GB HBM3>"
-    assert repr(sample.small()) == said
+    text = "<Report of 'cell [3]': at most 551.5 MiB allocated on NVIDIA H100 80GB HBM3>"
+    assert repr(sample.small()) == text
 
 
 @pytest.mark.parametrize("name", sample.ALL)

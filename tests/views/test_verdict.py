@@ -35,11 +35,11 @@ def test_it_names_what_dominates_by_category_and_owner():
     most = replace(HELD, owned=200 * MIB)
     assert verdict(report(largest=(most,))).endswith("activations, most of it of `m.features`.")
     part = replace(HELD, owned=100 * MIB)
-    said = verdict(report(largest=(part,)))
-    assert said.endswith("activations, the largest part of it of `m.features`.")
+    text = verdict(report(largest=(part,)))
+    assert text.endswith("activations, the largest part of it of `m.features`.")
     context = LargestPart(category=Category.CONTEXT, held=600 * MIB)
-    said = verdict(report(largest=(context, HELD)))
-    assert said.endswith("52% is context and libraries, 26% activations of `m.features`.")
+    text = verdict(report(largest=(context, HELD)))
+    assert text.endswith("52% is context and libraries, 26% activations of `m.features`.")
     cache = LargestPart(category=Category.INPUTS, held=300 * MIB, owned=300 * MIB, part="KV cache")
     assert verdict(report(largest=(cache,))).endswith("; 26% is KV cache.")
     scores = replace(HELD, owned=200 * MIB, part="logits")
@@ -58,7 +58,7 @@ def test_a_share_of_another_moment_says_so():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"error": "ValueError: no"}, f" until ValueError ended it: {SO_FAR}"),
         ({"error": "KeyboardInterrupt"}, f" until it was interrupted: {SO_FAR}"),
@@ -67,14 +67,14 @@ def test_a_share_of_another_moment_says_so():
         ({"cards": 2}, " on cuda:0, one of 2 cards: fits"),
     ],
 )
-def test_an_early_end_and_several_cards_are_said(changes, said):
-    assert verdict(report(**changes)).startswith(f"{START}{said}")
+def test_an_early_end_and_several_cards_are_said(changes, text):
+    assert verdict(report(**changes)).startswith(f"{START}{text}")
 
 
 def test_a_card_that_the_file_does_not_name_is_not_judged():
-    said = verdict(replace(sample.without_process(), card_known=False))
-    assert said.startswith("Peak 1.13 GiB reserved by torch: the card is not in the file")
-    assert "fits" not in said
+    text = verdict(replace(sample.without_process(), card_known=False))
+    assert text.startswith("Peak 1.13 GiB reserved by torch: the card is not in the file")
+    assert "fits" not in text
 
 
 def test_memory_that_ran_out_is_first_and_a_caught_error_is_counted():
@@ -91,19 +91,19 @@ def test_memory_that_ran_out_is_first_and_a_caught_error_is_counted():
 
 
 def test_a_recording_without_events_says_what_was_held():
-    said = verdict(sample.nothing_happened())
-    assert said == "No allocation recorded: this process held 0 B of 79.18 GiB throughout."
+    text = verdict(sample.nothing_happened())
+    assert text == "No allocation recorded: this process held 0 B of 79.18 GiB throughout."
 
 
 @pytest.mark.parametrize("name", sample.ALL)
 def test_all_views_have_the_same_sentence(name):
     one = sample.ALL[name]()
-    said = verdict(one)
-    assert explorer_data(one)["verdict"] == report_json(one)["verdict"] == said
-    assert summary(one, None, 0.0).verdict == said
+    text = verdict(one)
+    assert explorer_data(one)["verdict"] == report_json(one)["verdict"] == text
+    assert summary(one, None, 0.0).verdict == text
     if one.ooms:
-        said = peak_sentence(one)
-    assert " ".join(said.split()) in " ".join(render_text(one).split())
+        text = peak_sentence(one)
+    assert " ".join(text.split()) in " ".join(render_text(one).split())
     assert "style=" in render_html(one)
 
 
@@ -126,14 +126,14 @@ def test_the_cards_are_one_line_and_chips():
     html = render_html(one)
     for words in ("<b>S</b>", "1.00 GiB short", "75% to spare", "Not all is known.", "(exact)"):
         assert words in html
-    told = report_json(one)
-    assert [(row["card"], row["fits"], row["spare"]) for row in told["would_run_on"]] == [
+    data = report_json(one)
+    assert [(row["card"], row["fits"], row["spare"]) for row in data["would_run_on"]] == [
         ("S", False, None),
         ("M", True, 100 * MIB),
         ("L", True, GIB),
         ("X", True, 60 * GIB),
     ]
-    assert told["would_run_on_limits"][0] == "Not all is known."
+    assert data["would_run_on_limits"][0] == "Not all is known."
 
 
 def test_many_cards_with_ample_room_are_counted():

@@ -31,9 +31,9 @@ def test_a_recording_holds_what_the_page_draws_of_each_card(trace, tmp_path):
     two.session = replace(trace.session, devices=(card, other), spans=spans)
     with zipfile.ZipFile(two.save(tmp_path / "two")) as archive:
         for name, device in (("explorer/0.json", None), ("explorer/3.json", 3)):
-            told = json.loads(archive.read(name))
-            assert told == json.loads(json.dumps(explorer_data(two.report(device))))
-            assert not told["history"]  # the other cells of a notebook are not of the recording
+            data = json.loads(archive.read(name))
+            assert data == json.loads(json.dumps(explorer_data(two.report(device))))
+            assert not data["history"]  # a recording holds one cell
 
 
 def test_the_drawing_data_is_small_and_changes_no_other_member(trace, tmp_path):
@@ -46,7 +46,7 @@ def test_the_drawing_data_is_small_and_changes_no_other_member(trace, tmp_path):
     assert open_session(whole).name == trace.session.name
 
 
-def test_what_cannot_be_drawn_is_left_out(trace, tmp_path):
+def test_a_card_that_cannot_be_drawn_is_left_out(trace, tmp_path):
     def fails(device):
         raise MemoryError(device)
 
@@ -63,11 +63,11 @@ def test_the_page_makes_no_request(capsys, tmp_path, monkeypatch):
     page = (tmp_path / "nbmem-viewer.html").read_text()
     assert "default-src &#x27;none&#x27;" in page
     assert "connect-src" not in page
-    assert page.count("<script") == 2  # what is packed, and who unpacks it
+    assert page.count("<script") == 2  # the packed code and its loader
     assert len(page) < 600_000
 
 
-def test_what_was_not_built_is_a_sentence(monkeypatch, tmp_path, capsys):
+def test_a_missing_build_of_the_explorer_is_an_error(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(viewer, "files", lambda _: tmp_path)
     assert main(["viewer", str(tmp_path / "page.html")]) == 2
     assert "installed without its compiled explorer" in capsys.readouterr().err

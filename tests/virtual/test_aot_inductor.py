@@ -16,6 +16,7 @@ from torch import nn
 
 from nbmem import virtual
 from nbmem.virtual.patches.compiled.compiler import PLANNED
+from tests.virtual.allocation_history import allocation_sizes
 
 pytestmark = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 inductor = pytest.importorskip("torch._inductor")
@@ -28,18 +29,6 @@ def program(model, *args, **sizes):
 
 def layers():
     return nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512), nn.LayerNorm(512))
-
-
-def allocation_sizes(call):
-    """Return sizes that a call allocates and, negative, frees."""
-    memory = torch.cuda.memory
-    memory._record_memory_history(context=None)
-    kept = call()
-    events = memory._snapshot()["device_traces"][0]
-    memory._record_memory_history(enabled=None)
-    del kept
-    signs = {"alloc": 1, "free_completed": -1}
-    return [signs[e["action"]] * e["size"] for e in events if e["action"] in signs]
 
 
 class Tied(nn.Module):

@@ -18,6 +18,7 @@ from nbmem.virtual.arch import ARCHS, arch_of
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.warnings import unlisted
+from tests.virtual.allocation_history import requested_sizes
 
 RECORDED = json.loads(Path(__file__).with_name("torch_requests.json").read_text("utf-8"))
 CALLS = {
@@ -40,13 +41,12 @@ CALLS = {
 }
 
 
-def allocation_sizes(call, *tensors):
-    """Return the sizes that a call requests, in order."""
-    memory = torch.cuda.memory
-    memory._record_memory_history(max_entries=1000, context=None)
-    results = call(*tensors)
-    sizes = [e["size"] for e in memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
-    memory._record_memory_history(enabled=None)
+def scratch_requests(call, *tensors):
+    """Return the sizes that a call requests, in order.
+
+    The result of `nonzero` is left out.
+    """
+    sizes, results = requested_sizes(lambda: call(*tensors))
     if call is torch.nonzero:
         sizes.remove(results.nbytes)
     return sizes
@@ -60,7 +60,7 @@ def test_a_call_asks_for_what_torch_itself_asks_for(card):
         for name in RECORDED[card]:
             call, dtype, *sizes = name.split()
             tensor = torch.empty([int(n) for n in sizes], dtype=getattr(torch, dtype)).cuda()
-            found[name] = allocation_sizes(CALLS[call], tensor)
+            found[name] = scratch_requests(CALLS[call], tensor)
     assert found == RECORDED[card]
 
 

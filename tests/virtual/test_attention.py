@@ -8,19 +8,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual
+from tests.virtual.allocation_history import allocations
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def allocations(call):
-    """Return bytes allocated and, negative, freed by a call."""
-    torch.cuda.memory._record_memory_history(max_entries=1000)
-    result = call()
-    entries = torch.cuda.memory._snapshot()["device_traces"][0]
-    torch.cuda.memory._record_memory_history(enabled=None)
-    signs = {"alloc": 1, "free_completed": -1}
-    taken = [signs[e["action"]] * e["size"] for e in entries if e["action"] in signs]
-    return taken, result
 
 
 def inputs(dtype=F32, *, heads=12, rows=512, size=64, grad=True):
@@ -204,8 +194,8 @@ def test_a_mask_is_fused_by_its_rows_whether_it_learns_or_not(release, learns, p
     assert ("View" if permuted else "Efficient") in result.grad_fn.name()
 
 
-IN_PARTS = {
-    # batch, heads of queries and of keys, keys, size of a head
+SPLIT_KV_SCRATCH = {
+    # card, batch, heads of queries and of keys, keys, size of a head: bytes of partial results
     ("H100 80GB", 8, 8, 8, 512, 64): 0,
     ("H100 80GB", 1, 4, 4, 640, 64): 4480,  # 4 parts; the statistics are aligned
     ("H100 80GB", 1, 32, 8, 4096, 128): 532_608,  # 32: two blocks for each processor
@@ -215,7 +205,7 @@ IN_PARTS = {
 }
 
 
-@pytest.mark.parametrize("shape", IN_PARTS, ids=str)
+@pytest.mark.parametrize("shape", SPLIT_KV_SCRATCH, ids=str)
 def test_one_querys_keys_are_taken_in_parts_that_fill_the_card(shape):
     card, batch, heads, groups, keys, size = shape
     virtual.activate(card)
@@ -223,6 +213,6 @@ def test_one_querys_keys_are_taken_in_parts_that_fill_the_card(shape):
     key = torch.zeros(batch, groups, keys, size, device="cuda", dtype=BF16)
     attend = torch.ops.aten._scaled_dot_product_cudnn_attention
     taken, _ = allocations(lambda: attend(query, key, key, None, False, 0.0, False))  # noqa: FBT003
-    expected = IN_PARTS[shape]
+    expected = SPLIT_KV_SCRATCH[shape]
     parts = [expected, -expected] if expected else []
     assert taken == [8, 8, batch * heads * size * 2, *parts]

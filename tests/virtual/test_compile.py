@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from nbmem import virtual
 from nbmem.virtual.patches.compiled.compiler import PLANNED
 from nbmem.virtual.warnings import COMPILE
+from tests.virtual.allocation_history import allocation_sizes
 
 planned = pytest.mark.skipif(not PLANNED, reason="this release's compiler is not planned")
 THRESHOLD = gc.get_threshold()
@@ -37,17 +38,10 @@ def square(**options):
     return torch.zeros(SIDE, SIDE, device="cuda", **options)
 
 
-def allocation_sizes(act):
+def second_run_sizes(act):
     """Return sizes allocated and, negative, freed by a second run."""
     act()
-    memory = torch.cuda.memory
-    memory._record_memory_history(context=None)
-    kept = act()
-    events = memory._snapshot()["device_traces"][0]
-    memory._record_memory_history(enabled=None)
-    del kept
-    signs = {"alloc": 1, "free_completed": -1}
-    return [signs[e["action"]] * e["size"] for e in events if e["action"] in signs]
+    return allocation_sizes(act)
 
 
 def train(function):
@@ -61,7 +55,7 @@ def train(function):
 @planned
 def test_a_fused_region_takes_its_result_alone(gpu):
     x = square()
-    assert allocation_sizes(lambda: chain(x)) == [
+    assert second_run_sizes(lambda: chain(x)) == [
         BYTES,
         BYTES,
         -BYTES,
@@ -73,7 +67,7 @@ def test_a_fused_region_takes_its_result_alone(gpu):
         -BYTES,
     ]
     for function in (torch.compile(chain), torch.compile(chain, fullgraph=True)):
-        assert allocation_sizes(lambda function=function: function(x)) == [BYTES]
+        assert second_run_sizes(lambda function=function: function(x)) == [BYTES]
     assert gpu.notes == []
 
 
@@ -367,7 +361,7 @@ def test_flex_attention_in_a_region_takes_what_it_takes_on_the_oracle(gpu, capfd
     given = torch.empty(2, 512, 512, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(attend, mode=mode)
     row, tensor, all_three = 2 * 8 * 512 * 4, 2 * 512 * 512 * 2, x.nbytes
-    assert allocation_sizes(lambda: compiled(x).backward(given)) == [
+    assert second_run_sizes(lambda: compiled(x).backward(given)) == [
         *(row, row, tensor, -row),  # the scores' sums and largest, the output
         *(32, row, tensor, tensor, tensor, -row, -row),  # of slopes, the scratch row, of q, k, v
         *(all_three, -tensor, -tensor, -tensor, -all_three, -32, -tensor),

@@ -208,12 +208,12 @@ def test_an_older_driver_does_not_tell_its_own_bytes(gpu, monkeypatch):
 
     from nbmem.capture.devices.nvml import NvmlProbe
 
-    told = pynvml.nvmlDeviceGetMemoryInfo
+    original = pynvml.nvmlDeviceGetMemoryInfo
 
     def first_version(handle, version=None):
         if version is not None:
             raise pynvml.NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND
-        return told(handle)
+        return original(handle)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", first_version)
     torch.ones(1, device="cuda")

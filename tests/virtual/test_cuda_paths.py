@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch.nn import functional
 
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 pytestmark = pytest.mark.skipif(
     torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"
@@ -160,7 +160,7 @@ CALLS = {
 def test_a_call_takes_what_it_takes_on_a_card(name):
     call, (make, *sizes), expected = CALLS[name]
     arguments = make(*sizes)
-    assert allocation_sizes(lambda: call(*arguments)) == expected
+    assert own_allocations(lambda: call(*arguments)) == expected
 
 
 def learned(make, *size):
@@ -168,7 +168,7 @@ def learned(make, *size):
     results = make(x)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
     ones = [torch.ones_like(result) for result in results]
-    return allocation_sizes(lambda: torch.autograd.backward(results, ones))
+    return own_allocations(lambda: torch.autograd.backward(results, ones))
 
 
 FORMULAS = {
@@ -236,7 +236,7 @@ def test_a_target_that_learns_takes_a_second_tensor():
     x, target = (tensor.requires_grad_() for tensor in zeros((5, 5), (5, 5)))
     loss = functional.binary_cross_entropy_with_logits(x, target, reduction="none")
     ones = torch.ones_like(loss)
-    assert allocation_sizes(lambda: loss.backward(ones)) == [100, 100, 100, -100]
+    assert own_allocations(lambda: loss.backward(ones)) == [100, 100, 100, -100]
 
 
 @pytest.mark.usefixtures("card")
@@ -247,7 +247,7 @@ def test_a_sequence_of_channels_keeps_its_copy_to_the_end():
     y = functional.conv1d(x, weight, bias, padding=3, groups=16)
     ones = torch.ones_like(y, memory_format=torch.contiguous_format)
     expected = [2560, 256, 2560, 64, -2560, 2560, -2560]
-    assert allocation_sizes(lambda: y.backward(ones)) == expected
+    assert own_allocations(lambda: y.backward(ones)) == expected
 
 
 @pytest.mark.usefixtures("card")
@@ -293,7 +293,7 @@ def test_a_kernel_from_a_string_takes_its_results():
     code = "template <typename T> T scaled(T x, T y) { return x * y; }"
     kernel = torch.cuda.jiterator._create_jit_fn(code)
     arguments = zeros((5, 4), (4,))
-    assert allocation_sizes(lambda: kernel(*arguments)) == [80]
+    assert own_allocations(lambda: kernel(*arguments)) == [80]
     with pytest.raises(RuntimeError, match="on the GPU alone"):
         kernel(torch.zeros(4), arguments[1])
 
@@ -304,7 +304,7 @@ def test_a_buffer_of_recurrent_weights_has_room_for_biases(has_biases):
     net = torch.nn.LSTM(8, 6, bias=has_biases).cuda()
     result, _ = net(torch.zeros(5, 2, 8, device="cuda", requires_grad=True))
     ones = torch.ones_like(result)
-    found = allocation_sizes(lambda: result.backward(ones))
+    found = own_allocations(lambda: result.backward(ones))
     assert 1536 in found
     assert (768 in found and 576 in found) is not has_biases
 
@@ -313,11 +313,11 @@ def test_a_buffer_of_recurrent_weights_has_room_for_biases(has_biases):
 def test_what_fsdp_calls_by_names_of_its_own_takes_the_same_tables():
     pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_collectives")
     parts, packed = zeros((1000, 300), (50, 30)), torch.zeros(4, 75_390, device="cuda")
-    assert allocation_sizes(lambda: torch.ops.fsdp.chunk_cat(parts, 0, 4, out=packed)) == [
+    assert own_allocations(lambda: torch.ops.fsdp.chunk_cat(parts, 0, 4, out=packed)) == [
         1296,
         -1296,
     ]
     (whole, *halves) = zeros((2, 1 << 20), (2, 1 << 19), (2, 1 << 19))
     sizes = [1 << 19] * 2
     unpack = torch.ops.fsdp.split_with_sizes_copy
-    assert allocation_sizes(lambda: unpack(whole, sizes, dim=1, out=halves)) == [16456, -16456]
+    assert own_allocations(lambda: unpack(whole, sizes, dim=1, out=halves)) == [16456, -16456]

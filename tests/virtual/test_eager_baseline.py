@@ -60,19 +60,19 @@ def steps(net, x, loss=lambda result: result, **options):
 def peaks(act):
     """Return a program's peaks: eager, planned and estimated."""
     with virtual.activated("T4", eager=True):
-        true = act()
+        eager = act()
     with virtual.activated("T4") as gpu:
         compiled = act()
-        return true, compiled, gpu.eager_estimate.now()
+        return eager, compiled, gpu.eager_estimate.now()
 
 
 @pytest.mark.parametrize("saves", [False, True])
 def test_training_is_what_eager_mode_takes(saves):
-    true, compiled, said = peaks(
+    eager, compiled, estimated = peaks(
         lambda: steps(Net(saves=saves).cuda(), torch.randn(4 * SIDE, SIDE, device="cuda"))
     )
-    assert true - BLOCK <= said <= true
-    assert saves or compiled < true - BYTES
+    assert eager - BLOCK <= estimated <= eager
+    assert saves or compiled < eager - BYTES
 
 
 def keeps(x):
@@ -97,8 +97,8 @@ def test_a_variable_keeps_its_value_until_it_gets_another(function):
             compiles(x)
         return torch.cuda.max_memory_allocated()
 
-    true, compiled, said = peaks(act)
-    assert said == true > compiled
+    eager, compiled, estimated = peaks(act)
+    assert estimated == eager > compiled
 
 
 def test_each_size_of_changing_arguments_is_run():
@@ -111,8 +111,8 @@ def test_each_size_of_changing_arguments_is_run():
                 compiled(x)
         return torch.cuda.max_memory_allocated()
 
-    true, compiled, said = peaks(act)
-    assert said == true > compiled
+    eager, compiled, estimated = peaks(act)
+    assert estimated == eager > compiled
 
 
 def test_the_eager_baseline_leaves_no_trace_on_the_card_or_its_history(monkeypatch):
@@ -121,9 +121,9 @@ def test_the_eager_baseline_leaves_no_trace_on_the_card_or_its_history(monkeypat
         with virtual.activated("T4") as gpu:
             torch.cuda.memory._record_memory_history(context=None)
             steps(Net().cuda(), torch.randn(4 * SIDE, SIDE, device="cuda"))
-            told = torch.cuda.memory._snapshot()["device_traces"][0]
+            trace_events = torch.cuda.memory._snapshot()["device_traces"][0]
             drawn = torch.rand(1).item()
-            return [(e["action"], e["addr"], e["size"]) for e in told], drawn, gpu.notes
+            return [(e["action"], e["addr"], e["size"]) for e in trace_events], drawn, gpu.notes
 
     with_it = events()
     monkeypatch.setattr(replayed.CapturedRegion, "__init__", lambda *_: 1 / 0)
@@ -147,11 +147,11 @@ def test_what_a_region_returns_beside_its_loss_may_be_gone(gpu):
     net, x = Net().cuda(), torch.randn(SIDE, SIDE, device="cuda")
 
     @torch.compile
-    def told(x):
+    def trace_events(x):
         wide = net.half(x).repeat(8, 1)
         return wide.square().mean(), wide
 
-    told(x)[0].backward()
+    trace_events(x)[0].backward()
     assert gpu.eager_estimate.beside == 8 * BYTES
     low, high = (format_bytes(gpu.eager_estimate.now() - part) for part in (8 * BYTES, 0))
     assert f"{low} to {high}" in gpu.eager_estimate.sentences()[0]
@@ -190,11 +190,11 @@ def test_blocks_that_are_compiled_one_by_one_are_what_eager_mode_takes(activatio
         return steps(net, x, planned=False, loss=torch.sum)
 
     with virtual.activated("T4", eager=True):
-        true = act(planned=False)
+        eager = act(planned=False)
     with virtual.activated("T4") as gpu:
         compiled = act(planned=True)
-        assert gpu.eager_estimate.now() == true != compiled
-        assert gpu.eager_estimate.sentences() == [eager_peak(true)]
+        assert gpu.eager_estimate.now() == eager != compiled
+        assert gpu.eager_estimate.sentences() == [eager_peak(eager)]
 
 
 def test_what_the_plan_alone_keeps_may_be_the_programs_and_what_eager_mode_alone_keeps_is_more():
@@ -234,10 +234,10 @@ def test_a_compiled_optimizer_takes_what_its_own_step_does():
         return torch.cuda.max_memory_allocated()
 
     with virtual.activated("T4", eager=True):
-        true = act(planned=False)
+        eager = act(planned=False)
     with virtual.activated("T4") as gpu:
-        assert act(planned=True) < true
-        assert gpu.eager_estimate.sentences() == [eager_peak(true)]
+        assert act(planned=True) < eager
+        assert gpu.eager_estimate.sentences() == [eager_peak(eager)]
 
 
 def test_a_region_that_does_not_run_alone_costs_a_sentence(gpu, monkeypatch):
@@ -294,10 +294,10 @@ def test_what_is_timed_while_a_region_is_planned_is_not_taken_in_eager_mode():
             run(left, right)
         return torch.cuda.max_memory_allocated()
 
-    true, compiled, said = peaks(act)
+    eager, compiled, estimated = peaks(act)
 
-    assert said == true
-    assert compiled - true > long * odd * 4
+    assert estimated == eager
+    assert compiled - eager > long * odd * 4
 
 
 def test_another_thread_reads_the_programs_cards_meanwhile():

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
+from tests.virtual.allocation_history import bytes_by_pool
 
 MIB = 1 << 20
 SIZE = 4 * MIB
@@ -16,14 +17,6 @@ STATE, SMALL = 2 * 512, 2 * MIB
 
 def held():
     return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-
-
-def pools():
-    found = {}
-    for segment in torch.cuda.memory_snapshot():
-        pool = segment["segment_pool_id"]
-        found[pool] = found.get(pool, 0) + segment["total_size"]
-    return found
 
 
 @pytest.fixture
@@ -43,13 +36,13 @@ def captured(function, **options):
 def test_what_is_captured_comes_from_a_pool_of_its_own(x):
     graph, y = captured(lambda: x * 2 + 1)
     assert held() == (2 * SIZE + STATE, 2 * SEGMENT + SMALL)
-    assert pools() == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
+    assert bytes_by_pool("total_size") == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     for _ in range(3):
         graph.replay()
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     y + 1  # a block of the pool is free, but not for what is outside of the graph
-    assert pools() == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
+    assert bytes_by_pool("total_size") == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
     del y
     torch.cuda.empty_cache()
     assert held() == (SIZE + STATE, 2 * SEGMENT + SMALL)  # a replay may write to it
@@ -67,16 +60,16 @@ def test_graphs_that_share_a_pool_share_what_one_of_them_left_free(x):
     assert held() == (4 * SIZE + 3 * STATE, 3 * SEGMENT + SMALL)
     del first, y, z, alone, w
     torch.cuda.empty_cache()
-    assert pools() == {(0, 0): SEGMENT + SMALL, second.pool(): SEGMENT}
+    assert bytes_by_pool("total_size") == {(0, 0): SEGMENT + SMALL, second.pool(): SEGMENT}
     del second
     torch.cuda.empty_cache()
-    assert pools() == {(0, 0): SEGMENT}
+    assert bytes_by_pool("total_size") == {(0, 0): SEGMENT}
 
 
 def test_a_pools_handle_and_a_stream_can_be_given(x):
     handle, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     graph, y = captured(lambda: x * 2, pool=handle, stream=stream)
-    assert pools() == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
+    assert bytes_by_pool("total_size") == {(0, 0): SEGMENT + SMALL, graph.pool(): SEGMENT}
     assert graph.pool() == handle
     assert torch.cuda.current_stream() != stream
     del y
@@ -87,7 +80,7 @@ def test_a_capture_that_fails_is_over(x):
         captured(lambda: x * (1 // 0))
     assert not torch.cuda.is_current_stream_capturing()
     assert (x * 2).numel() == x.numel()
-    assert pools()[0, 0] == SEGMENT + SMALL
+    assert bytes_by_pool("total_size")[0, 0] == SEGMENT + SMALL
 
 
 def test_graphed_callables_hold_their_static_tensors_and_no_more(x):
@@ -100,7 +93,7 @@ def test_graphed_callables_hold_their_static_tensors_and_no_more(x):
     # The sample, the output, its gradient outside of the pool and the input's inside.
     assert held()[0] == 4 * SIZE + 2 * STATE
     torch.cuda.empty_cache()  # what warming up took
-    assert sorted(pools().values()) == [SEGMENT, SEGMENT + SMALL]
+    assert sorted(bytes_by_pool("total_size").values()) == [SEGMENT, SEGMENT + SMALL]
     for _ in range(3):
         y = curve(torch.ones(SIZE // 4, device="cuda", requires_grad=True))
         y.sum().backward()

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 from tests.virtual.test_value_dependent_operators import backward, forward
 
 pytestmark = [
@@ -165,7 +165,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_takes_what_it_takes_on_a_card(name):
     prepare, expected = CASES[name]
-    assert allocation_sizes(prepare()) == expected
+    assert own_allocations(prepare()) == expected
 
 
 def test_what_is_expanded_takes_the_other_ones_strides():
@@ -178,10 +178,10 @@ def test_a_switch_behind_a_call_changes_the_next_one():
     query, key, value = (some(*size, learned=True) for size in DENSE)
     result = flash(query, key, value, None, None, 300, 130, 0.0, True, False)[0]
     ones = torch.ones_like(result)
-    before = allocation_sizes(lambda: result.backward(ones, retain_graph=True))
+    before = own_allocations(lambda: result.backward(ones, retain_graph=True))
     torch.use_deterministic_algorithms(True)
     try:
-        after = allocation_sizes(lambda: result.backward(ones, retain_graph=True))
+        after = own_allocations(lambda: result.backward(ones, retain_graph=True))
     finally:
         torch.use_deterministic_algorithms(False)
     copies = -(-132 // (2 * 4))

@@ -9,25 +9,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch.nn import functional
 
-
-def allocation_sizes(call):
-    """Return sizes that a call allocates and, negative, frees."""
-    memory = torch.cuda.memory
-    memory._record_memory_history(enabled=None)
-    memory._record_memory_history(max_entries=1000, context=None)
-    kept = call()
-    events = memory._snapshot()["device_traces"][0]
-    memory._record_memory_history(enabled=None)
-    born, found = set(), []
-    for event in events:
-        if event["action"] == "alloc":
-            born.add(event["addr"])
-            found.append(event["size"])
-        elif event["action"] == "free_completed" and event["addr"] in born:
-            born.remove(event["addr"])
-            found.append(-event["size"])
-    del kept
-    return found
+from tests.virtual.allocation_history import own_allocations
 
 
 def image():
@@ -243,14 +225,14 @@ def from_card(host, of_last, card, last):
 def test_what_is_not_contiguous_on_the_card_passes_through_what_is(made):
     """Between the host and a card one stretch of memory is copied to another."""
     cases = made(*layouts())
-    assert {name: allocation_sizes(copy) for name, (copy, _) in cases.items()} == {
+    assert {name: own_allocations(copy) for name, (copy, _) in cases.items()} == {
         name: sizes for name, (_, sizes) in cases.items()
     }
 
 
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_call_takes_what_torch_takes(name):
-    assert allocation_sizes(FORWARD[name]) == FORWARD_SIZES[name]
+    assert own_allocations(FORWARD[name]) == FORWARD_SIZES[name]
 
 
 @pytest.mark.parametrize("name", EXPANDED)
@@ -258,7 +240,7 @@ def test_a_backward_pass_from_an_expanded_gradient_takes_what_torch_takes(name):
     function, made = EXPANDED[name]
     result = function(made())
     gradient = torch.ones((), device="cuda").expand_as(result)
-    assert allocation_sizes(lambda: result.backward(gradient)) == BACKWARD_SIZES[name]
+    assert own_allocations(lambda: result.backward(gradient)) == BACKWARD_SIZES[name]
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -266,9 +248,9 @@ def test_windows_and_depthwise_convolutions_take_what_torch_takes(name):
     function, size, forward, backward = DENSE[name]
     results = []
     source = torch.ones(size, device="cuda", requires_grad=True)
-    assert allocation_sizes(lambda: results.append(function(source))) == forward
+    assert own_allocations(lambda: results.append(function(source))) == forward
     gradient = torch.ones_like(results[0])
-    assert allocation_sizes(lambda: results[0].backward(gradient)) == backward
+    assert own_allocations(lambda: results[0].backward(gradient)) == backward
 
 
 def test_pinned_memory_like_a_tensor_of_the_card_is_the_hosts(gpu):
@@ -297,7 +279,7 @@ def test_a_depthwise_convolution_copies_what_lies_apart(dims, of_input, of_weigh
     convolve = getattr(functional, f"conv{dims}d")
     result = convolve(source, weight, bias, padding=1, groups=32)
     gradient = torch.zeros(*result.size(), 2, device="cuda")[..., 0]
-    assert allocation_sizes(lambda: result.backward(gradient)) == APART[dims, of_input, of_weight]
+    assert own_allocations(lambda: result.backward(gradient)) == APART[dims, of_input, of_weight]
 
 
 ONE_PIXEL = {"contiguous": (48, 1, 1, 1), "channels last": (48, 1, 48, 48)}
@@ -317,4 +299,4 @@ def test_a_gradient_of_one_pixel_is_copied_unless_it_says_the_inputs_format(
     gradient = values.as_strided((16, 48, 1, 1), ONE_PIXEL[of_gradient])
     copied = not transposed and of_source != of_gradient
     expected = [3072, 3072, 9216, -3072] if copied else [3072, 9216]
-    assert allocation_sizes(lambda: result.backward(gradient)) == expected
+    assert own_allocations(lambda: result.backward(gradient)) == expected

@@ -40,7 +40,7 @@ def test_known_values_are_exact(gpu):
 
 
 def test_positions_of_a_batch_of_long_texts_are_known(gpu):
-    """As transformers asks them, without a cache: texts of their own need no mask."""
+    """transformers tests them in a run without a cache to leave the mask out."""
     positions = torch.arange(4096, device="cuda").expand(16, -1)
     steps = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
     assert ((steps != 1).cumsum(-1)[:, -1] == 0).all()
@@ -48,7 +48,7 @@ def test_positions_of_a_batch_of_long_texts_are_known(gpu):
 
 
 def test_a_mask_of_ones_in_floats_is_known_to_have_no_gaps(gpu):
-    """As transformers asks a mask that a model made by `torch.ones(batch, length)`."""
+    """transformers tests masks that a model creates by `torch.ones(batch, length)`."""
     mask = torch.ones(8, 512, device="cuda")
     assert mask.to(torch.bool).all()
     assert mask.sum() == mask.numel()
@@ -130,7 +130,7 @@ def test_what_is_written_through_a_mask_is_known(gpu):
     assert written.tolist() == [[5, 6], [0, 0], [5, 6]]
     assert table.sum().item() == 0
     labels[torch.randn(4, device="cuda") > 0] = 7
-    assert labels.tolist() == [1, 1, 1, 1]  # the mask is unknown, so are they
+    assert labels.tolist() == [1, 1, 1, 1]  # an unknown mask makes the labels unknown
 
 
 def test_what_is_made_in_the_likeness_of_something_unknown_is_known(gpu):

@@ -47,8 +47,8 @@ def test_a_larger_workspace_takes_the_place_of_a_smaller_one(product):
 
 
 def host(*names):
-    told = torch.cuda.host_memory_stats()
-    return [told[name] for name in names]
+    statistics = torch.cuda.host_memory_stats()
+    return [statistics[name] for name in names]
 
 
 NOW = ("allocated_bytes.current", "active_bytes.current", "num_host_alloc", "num_host_free")

@@ -6,18 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
+from tests.virtual.allocation_history import bytes_by_pool
+
 MIB = 1 << 20
 FLOATS = MIB // 4
 pytestmark = pytest.mark.skipif(not hasattr(torch.cuda, "MemPool"), reason="since torch 2.5")
-
-
-def active():
-    """Return the bytes in use by pool."""
-    found = {}
-    for segment in torch.cuda.memory_snapshot():
-        pool = tuple(segment["segment_pool_id"])
-        found[pool] = found.get(pool, 0) + segment["active_size"]
-    return found
 
 
 def test_a_pool_takes_what_its_own_thread_allocates(gpu):
@@ -31,7 +24,7 @@ def test_a_pool_takes_what_its_own_thread_allocates(gpu):
         other = threading.Thread(target=allocate)
         other.start()
         other.join()
-    assert active() == {(0, 0): 5 * MIB, pool.id: 5 * MIB}
+    assert bytes_by_pool("active_size") == {(0, 0): 5 * MIB, pool.id: 5 * MIB}
 
 
 def test_a_pool_is_counted_by_who_has_it(gpu):
@@ -68,4 +61,4 @@ def test_what_a_checkpoint_freed_is_not_freed_again_by_its_tensor(gpu):
     stale = second.untyped_storage()._cdata
     torch._C._cuda_setCheckpointPoolState(0, state, [stale], [])
     del second
-    assert active()[graph.pool()] == first.nbytes
+    assert bytes_by_pool("active_size")[graph.pool()] == first.nbytes

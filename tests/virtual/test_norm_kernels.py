@@ -11,7 +11,7 @@ from nbmem.virtual.operators.layers import softmax
 from nbmem.virtual.operators.norm import norm_kernels as norm
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import spec_of
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 H100 = find_card("H100")
 
@@ -133,10 +133,10 @@ def test_batch_norm_with_channels_last_takes_what_an_h100_took(size, dtype, forw
         y = layer(x.requires_grad_())  # its handle
         ones = torch.ones_like(y)
         channels = 4 * size[1]
-        found = allocation_sizes(lambda: layer(x))
+        found = own_allocations(lambda: layer(x))
         assert found[-5:] == [x.nbytes, channels, channels, forward, -forward]
-        assert allocation_sizes(lambda: y.backward(ones)) == [
+        assert own_allocations(lambda: y.backward(ones)) == [
             *(x.nbytes, channels, channels, backward, -backward)
         ]
         layer.eval()
-        assert forward not in allocation_sizes(lambda: layer(x))
+        assert forward not in own_allocations(lambda: layer(x))

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from torch.nn import functional
 
-from tests.virtual.test_kernel_copies import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 
 def ones(*sizes, **options):
@@ -184,4 +184,4 @@ def test_an_operator_requests_what_torch_requests(case):
     x = torch.zeros(8, 8, device="cuda", requires_grad=True)
     (x @ x).sum().backward()  # the workspace first
     del x
-    assert allocation_sizes(CASES[case]()) == TAKEN[case]
+    assert own_allocations(CASES[case]()) == TAKEN[case]

@@ -13,7 +13,7 @@ from nbmem import virtual
 from nbmem.virtual.packages import torchvision
 from nbmem.virtual.packages.bitsandbytes import CONTEXT, PassingLibrary
 from nbmem.virtual.packages.deepspeed import accept_on_card, as_here
-from nbmem.virtual.split_kv import splits_of
+from nbmem.virtual.split_kv import num_splits
 
 HALF = torch.bfloat16
 FLOAT = torch.float32
@@ -133,8 +133,8 @@ def test_one_query_of_many_heads_is_turned_and_its_keys_are_cut(gpu):
         )
     )
     assert (out.size(), lse.size()) == ((2, 1, 8, 64), (2, 8, 1))
-    assert splits_of(4, 264, 16, 128) == 16  # as many as there are blocks of keys
-    assert splits_of(212, 264, 16, 128) == 1  # the card is full without
+    assert num_splits(4, 264, 16, 128) == 16  # as many as there are blocks of keys
+    assert num_splits(212, 264, 16, 128) == 1  # the card is full without
 
 
 def test_flash_attention_is_refused_where_it_does_not_run():

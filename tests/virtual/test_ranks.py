@@ -1,4 +1,4 @@
-"""Ranks of sharded programs hold and send what processes do."""
+"""One virtual rank takes and sends what a process of a real world does."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from nbmem.virtual.patches.distributed.spawn import RankState
 
 dist = torch.distributed
 if not dist.is_available() or torch.__version__ < "2.11":
-    pytest.skip("the twin is written for torch 2.11 and newer", allow_module_level=True)
+    pytest.skip("the virtual ranks need torch 2.11 or newer", allow_module_level=True)
 
 from tests.ranks.__main__ import compare
 
@@ -58,7 +58,7 @@ def test_gathered_parameters_live_while_their_layer_runs(rank):
         out = model(torch.randn(1, 1024, device="cuda"))
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.synchronize()
-    # The last layer's buffer to gather into is kept for the next one.
+    # FSDP keeps the last layer's all-gather buffer for the next all-gather.
     assert torch.cuda.memory_allocated() == 3 * shard + out.untyped_storage().nbytes()
 
 
@@ -98,23 +98,23 @@ def test_a_list_of_shards_is_searched_once_for_strided_ones(rank, monkeypatch):
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(30))).cuda()
     parallelize_module(model, mesh["tp"], {"*": ColwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
-    looked = []
+    spec_reads = []
     specs = _op_schema.OpSchema.args_spec.fget
     monkeypatch.setattr(
-        _op_schema.OpSchema, "args_spec", property(lambda self: looked.append(1) or specs(self))
+        _op_schema.OpSchema, "args_spec", property(lambda self: spec_reads.append(1) or specs(self))
     )
     parameters = list(model.parameters())
     plain = torch._foreach_mul([p.to_local() for p in parameters], 2.0)
-    assert not looked
+    assert not spec_reads
     twice = torch._foreach_mul(parameters, 2.0)
     # Both meshes cut the first dimension, so that one of them has strides.
     assert [t.placements for t in twice] == [p.placements for p in parameters]
     assert "_Strided" in str(twice[0].placements)
     assert {t.to_local().shape for t in twice} == {t.shape for t in plain} == {(16, 64)}
     even = [torch.distributed.tensor.zeros(8, 8, device_mesh=mesh["tp"]) for _ in range(30)]
-    looked.clear()
+    spec_reads.clear()
     torch._foreach_add(even, 1.0)
-    assert len(looked) < 30  # and not once for each
+    assert len(spec_reads) < 30  # not once for each shard
 
 
 def test_a_llama_made_on_no_device_holds_its_part_of_two_meshes(rank):
@@ -124,8 +124,8 @@ def test_a_llama_made_on_no_device_holds_its_part_of_two_meshes(rank):
     size = llama.SIZES["tiny"]._replace(layers=2)
     asked = llama.options(["tiny", "--tp", "2", "--length", "128", "--selective"])
     (model,), (optimizer,) = llama.train(size, asked, 4)
-    # Of a layer wq and wo, wk and wv, and the MLP's three; the embedding and the output; norms are
-    # whole in each rank of tensor parallelism. Each in 4 bytes.
+    # A layer has wq and wo, wk and wv, and three weights of the MLP. The embedding and the output
+    # come besides. Norms are not sharded by tensor parallelism. An element has 4 bytes.
     layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 768
     held = 4 * ((2 * layer + 2 * 1024 * 256) // 4 + 5 * 256 // 2)
     assert sum(p.to_local().nbytes for p in model.parameters()) == held

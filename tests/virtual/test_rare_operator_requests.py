@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 pytestmark = pytest.mark.skipif(
     torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"
@@ -221,7 +221,7 @@ def test_an_operator_requests_what_torch_requests(case):
     (x @ x).sum().backward()  # the workspace first
     del x
     prepare, expected = CASES[case]
-    assert allocation_sizes(prepare()) == expected
+    assert own_allocations(prepare()) == expected
 
 
 @pytest.mark.usefixtures("gpu")

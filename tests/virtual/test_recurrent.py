@@ -13,6 +13,7 @@ from nbmem.virtual.operators.recurrent.sizes import (
     STATIC,
     RecurrentShape,
 )
+from tests.virtual.allocation_history import requested_sizes
 
 TANH = 1
 BY_KEY = {card.key: card for card in CARDS}
@@ -118,23 +119,13 @@ def test_a_packed_batch_says_its_sizes_on_the_cpu(gpu):
         )
 
 
-def asked_for(run):
-    """Return the bytes of every request of a call."""
-    memory = torch.cuda.memory
-    memory._record_memory_history(max_entries=1000, context=None)
-    run()
-    events = memory._snapshot()["device_traces"][0]
-    memory._record_memory_history(enabled=None)
-    return [event["size"] for event in events if event["action"] == "alloc"]
-
-
 def test_dropout_between_layers_has_a_state_of_its_own_until_the_card_is_seeded(gpu):
     """Bytes of torch 2.13's own code on an H100 (tests/oracle): a seed, then the state."""
     model = torch.nn.LSTM(4, 4, 2, dropout=0.5).cuda()
     x = torch.ones(3, 2, 4, device="cuda")
 
     def states():
-        return asked_for(lambda: model(x)).count(132 * 2048 * 24)
+        return requested_sizes(lambda: model(x))[0].count(132 * 2048 * 24)
 
     assert (states(), states()) == (1, 0)
     torch.manual_seed(3)
@@ -151,5 +142,5 @@ def test_an_input_that_is_not_contiguous_is_copied_for_each_pass(gpu):
     workspace = sizes.workspace(SMALL)
     forward = [240, 240, 144, 720, 240, 240, workspace, 3872]
     backward = [240, 240, 144, 720, 144, 240, 240, workspace, 144, 1440, workspace, 144]
-    asked = asked_for(lambda: model(source)[0].sum().backward())
-    assert asked == [*forward, 4, 4, *backward]
+    requested, _ = requested_sizes(lambda: model(source)[0].sum().backward())
+    assert requested == [*forward, 4, 4, *backward]

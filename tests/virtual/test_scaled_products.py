@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 if not hasattr(torch, "_scaled_grouped_mm"):
     pytest.skip("this torch has no products of groups", allow_module_level=True)
@@ -41,7 +41,7 @@ def scaled(rows, scale, other):
 )
 def test_a_scaled_product_takes_its_result_and_the_workspace(card, scale, other, workspace):
     with virtual.activated(card):
-        assert allocation_sizes(scaled(64, scale, other)) == [64 * 256 * 2, *workspace]
+        assert own_allocations(scaled(64, scale, other)) == [64 * 256 * 2, *workspace]
 
 
 def test_a_scaled_product_is_refused_where_there_is_none():
@@ -67,11 +67,11 @@ def test_groups_at_once_take_what_torch_took(card, dtype, groups, scratch):
         left, right = some(64, 128, dtype=dtype), some(groups, 256, 128, dtype=dtype).mT
         if dtype is E4:
             scales = some(64, dtype=torch.float32), some(groups, 256, dtype=torch.float32)
-            events = allocation_sizes(
+            events = own_allocations(
                 lambda: torch._scaled_grouped_mm(left, right, *scales, offs=offsets)
             )
         else:
-            events = allocation_sizes(lambda: torch._grouped_mm(left, right, offs=offsets))
+            events = own_allocations(lambda: torch._grouped_mm(left, right, offs=offsets))
         assert events == [64 * 256 * 2, *scratch, *(-size for size in reversed(scratch))]
 
 
@@ -136,7 +136,7 @@ def test_mxfp4_runs_on_cards_that_have_it():
 
 def test_weights_of_eight_bits_are_multiplied_in_float32(gpu):
     x, weight, scales = some(16, 256), some(128, 256, dtype=torch.int8), some(128)
-    events = allocation_sizes(lambda: torch._weight_int8pack_mm(x, weight, scales))
+    events = own_allocations(lambda: torch._weight_int8pack_mm(x, weight, scales))
     assert events == [16384, 512, 8192, 4096, -8192, -512, -16384]
 
 
@@ -160,10 +160,10 @@ def test_weights_of_four_bits_have_results(gpu):
     ],
 )
 def test_float8_is_no_type_for_arithmetic(gpu, call, kernel):
-    said = f"\"{kernel}\" not implemented for 'Float8_e4m3fn'"
+    message = f"\"{kernel}\" not implemented for 'Float8_e4m3fn'"
     with pytest.raises(NotImplementedError) as refused:
         call(some(4, 4, dtype=E4))
-    assert str(refused.value) == said
+    assert str(refused.value) == message
 
 
 def test_float8_is_moved_and_compared(gpu):

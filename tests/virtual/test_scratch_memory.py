@@ -9,6 +9,7 @@ from torch.nn import functional
 from nbmem import virtual
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.operators.sorting import cub
+from tests.virtual.allocation_history import own_allocations
 
 MiB = 1 << 20
 H100 = find_card("H100")
@@ -42,7 +43,7 @@ def test_an_embedding_sorts_by_the_bits_of_its_rows(release, rows, expected):
     with virtual.activated("H100", release=release):
         weight = torch.empty(rows, 64, device="cuda", requires_grad=True)
         result = functional.embedding(torch.zeros(16_384, dtype=torch.long, device="cuda"), weight)
-        sizes = allocation_sizes(lambda: result.backward(torch.empty_like(result)))
+        sizes = own_allocations(lambda: result.backward(torch.empty_like(result)))
     assert expected in sizes
 
 
@@ -58,32 +59,12 @@ def test_a_count_takes_as_much_as_its_blocks_in_flight():
     assert cub.count_nonzero(H100, 4096) == 1
 
 
-def allocation_sizes(call):
-    """Return sizes that a call allocates and, negative, frees."""
-    history = torch.cuda.memory
-    history._record_memory_history(max_entries=1000, context=None, stacks="python")
-    kept = call()
-    events = history._snapshot()["device_traces"][0]
-    history._record_memory_history(enabled=None)
-    del kept
-    held, found = set(), []
-    for event in events:
-        address, size = event["addr"], event["size"]
-        if event["action"] == "alloc":
-            held.add(address)
-            found.append(size)
-        elif event["action"] == "free_completed" and address in held:
-            held.remove(address)
-            found.append(-size)
-    return found
-
-
 def gradient(make, *sizes, dtype=torch.float32):
     """Return the sizes of the backward of `make(x)`."""
     x = torch.randn(*sizes, device="cuda", dtype=dtype, requires_grad=True)
     y = make(x)
     ones = torch.ones_like(y)
-    return allocation_sizes(lambda: y.backward(ones))
+    return own_allocations(lambda: y.backward(ones))
 
 
 def put(place):
@@ -121,7 +102,7 @@ def test_a_release_asks_in_its_own_order(release, call, expected):
     """As the oracle has them with that release of torch."""
     with virtual.activated("H100", release=release):
         argument = torch.tensor([1, 2], device="cuda") if call is put else torch.ones(6).cuda()
-        found = allocation_sizes(lambda: call(argument))
+        found = own_allocations(lambda: call(argument))
     assert any(found[n : n + len(expected)] == expected for n in range(len(found)))
 
 
@@ -129,13 +110,13 @@ def test_a_bias_that_is_scaled_is_not_added_by_an_epilogue():
     with virtual.activated("H100", release="2.11.0"):
         bias, x, y = (torch.ones(*size, device="cuda") for size in ((3,), (2, 2), (2, 3)))
         torch.mm(x, y)  # cuBLAS has its workspace, cuBLASLt not yet
-        assert allocation_sizes(lambda: torch.addmm(bias, x, y, beta=0.5)) == [24]
-        assert allocation_sizes(lambda: torch.addmm(bias[:1], x, y)) == [24]
-        assert allocation_sizes(lambda: torch.addmm(bias[:1], x, y[:, :1])) == [8]  # one column,
-        assert allocation_sizes(lambda: torch.addmm(bias, x[:, :1], y[:1])) == [
+        assert own_allocations(lambda: torch.addmm(bias, x, y, beta=0.5)) == [24]
+        assert own_allocations(lambda: torch.addmm(bias[:1], x, y)) == [24]
+        assert own_allocations(lambda: torch.addmm(bias[:1], x, y[:, :1])) == [8]  # one column,
+        assert own_allocations(lambda: torch.addmm(bias, x[:, :1], y[:1])) == [
             24
         ]  # one row: as a card does
-        assert allocation_sizes(lambda: torch.addmm(bias, x, y)) == [24, 1 << 20]
+        assert own_allocations(lambda: torch.addmm(bias, x, y)) == [24, 1 << 20]
 
 
 def test_a_gradient_that_is_expanded_is_copied_before_it_is_written_to(gpu):
@@ -188,7 +169,7 @@ class TestOnTheCard:
         table = torch.randn(100, 64, device="cuda", requires_grad=True)
         indices = torch.zeros(256, 4, dtype=torch.long, device="cuda")
         offsets, result = 256 * 8, 256 * 64 * 4
-        bags = allocation_sizes(lambda: functional.embedding_bag(indices, table))
+        bags = own_allocations(lambda: functional.embedding_bag(indices, table))
         assert bags == [offsets, offsets, 1024 * 8, result]
         assert len(gradient(lambda w: functional.embedding_bag(indices, w), 100, 64)) > 20
         assert gradient(lambda w: functional.embedding_bag(indices, w, mode="max"), 100, 64) == [
@@ -200,9 +181,9 @@ class TestOnTheCard:
         values, indices = 4096 * 10 * 2, 4096 * 10 * 8
         blocks = [8192, 32_768, 32_768, 2 * MiB, 4 * MiB, 16_384, 16_384]
         sums = [1279, -1279] * 2
-        found = allocation_sizes(lambda: x.topk(10))
+        found = own_allocations(lambda: x.topk(10))
         assert found == [values, indices, *blocks, *sums, *(-size for size in reversed(blocks))]
-        assert allocation_sizes(lambda: x[:200].topk(10)) == [200 * 10 * 2, 200 * 10 * 8]
+        assert own_allocations(lambda: x[:200].topk(10)) == [200 * 10 * 2, 200 * 10 * 8]
 
     @pytest.mark.parametrize(
         ("size", "expected"),
@@ -213,34 +194,32 @@ class TestOnTheCard:
         ],
     )
     def test_rows_are_sorted_in_place_by_one_sort_or_by_segments(self, size, expected):
-        assert allocation_sizes(torch.randn(*size, device="cuda").sort) == expected
+        assert own_allocations(torch.randn(*size, device="cuda").sort) == expected
 
     def test_permutations_are_sorted_by_random_keys(self):
         short = [30_000 * 8, 8, -8, 30_000 * 8, 30_000 * 4, 30_000 * 4]
-        assert allocation_sizes(lambda: torch.randperm(30_000, device="cuda"))[:6] == short
+        assert own_allocations(lambda: torch.randperm(30_000, device="cuda"))[:6] == short
         size = 100_000 * 8
         long = [size, 8, -8, size, size, size, 1_633_279, -1_633_279]
-        assert allocation_sizes(lambda: torch.randperm(100_000, device="cuda"))[:8] == long
+        assert own_allocations(lambda: torch.randperm(100_000, device="cuda"))[:8] == long
 
     def test_a_roll_goes_dimension_by_dimension(self):
         x = torch.zeros(32, 8, 4, device="cuda")
-        assert (
-            allocation_sizes(lambda: x.roll(3)) == allocation_sizes(lambda: x.roll(3, 0)) == [4096]
-        )
-        assert allocation_sizes(lambda: x.roll((1, 2), (0, 1))) == [4096, 4096, -4096]
-        assert allocation_sizes(lambda: x.roll((1, 2, 3), (0, 1, 2))) == [4096] * 3 + [-4096] * 2
+        assert own_allocations(lambda: x.roll(3)) == own_allocations(lambda: x.roll(3, 0)) == [4096]
+        assert own_allocations(lambda: x.roll((1, 2), (0, 1))) == [4096, 4096, -4096]
+        assert own_allocations(lambda: x.roll((1, 2, 3), (0, 1, 2))) == [4096] * 3 + [-4096] * 2
 
     def test_a_log_sigmoid_has_the_buffer_of_the_cpu_alone(self):
         x = torch.zeros(1024, device="cuda")
-        assert allocation_sizes(lambda: functional.logsigmoid(x)) == [4096]
+        assert own_allocations(lambda: functional.logsigmoid(x)) == [4096]
         assert gradient(functional.logsigmoid, 1024) == [4096]
 
     def test_what_differs_is_kept_in_storage_for_all(self):
         x = torch.arange(1 << 12, device="cuda") // 64
         every = 8 << 12
-        found = allocation_sizes(lambda: torch.unique(x))
+        found = own_allocations(lambda: torch.unique(x))
         assert found == [every, 50_687, -50_687, every, 8, 1023, -1023, -8, -every]
-        found = allocation_sizes(lambda: torch.unique(x, return_inverse=True, return_counts=True))
+        found = own_allocations(lambda: torch.unique(x, return_inverse=True, return_counts=True))
         sort, scan, runs = [83_455, -83_455], [1023, -1023], [1023, -1023]
         assert found == [
             *(every, every, every, *sort, -every, every, every, *scan, -every),
@@ -251,26 +230,26 @@ class TestOnTheCard:
         x = torch.ones(4, 1 << 16, dtype=torch.bool, device="cuda")
         long = 8 << 16
         # 74 tiles of 896 sums and 32 more, 16 bytes each.
-        assert allocation_sizes(lambda: x[0].cumsum(0)) == [long, long, 2303, -2303, -long]
-        assert allocation_sizes(lambda: x.cumsum(1)) == [4 * long, 4 * long, -4 * long]
+        assert own_allocations(lambda: x[0].cumsum(0)) == [long, long, 2303, -2303, -long]
+        assert own_allocations(lambda: x.cumsum(1)) == [4 * long, 4 * long, -4 * long]
         halves = torch.zeros(1 << 16, dtype=torch.float16, device="cuda")
-        assert allocation_sizes(lambda: halves.cumsum(0)) == [2 << 16, 1279, -1279]
+        assert own_allocations(lambda: halves.cumsum(0)) == [2 << 16, 1279, -1279]
 
     def test_a_number_comes_to_the_card_but_not_for_a_mask(self):
         x = torch.zeros(64, 64, device="cuda")
         places = torch.zeros(3, dtype=torch.long, device="cuda")
         filled = torch.__version__ >= (2, 14)  # by index_fill_, which takes the number as it is
-        assert allocation_sizes(lambda: x.__setitem__(places, 1.0)) == ([] if filled else [4, -4])
-        assert allocation_sizes(lambda: x.__setitem__(x == 0, 1.0)) == [64 * 64, -64 * 64]
+        assert own_allocations(lambda: x.__setitem__(places, 1.0)) == ([] if filled else [4, -4])
+        assert own_allocations(lambda: x.__setitem__(x == 0, 1.0)) == [64 * 64, -64 * 64]
 
     def test_variances_of_everything_are_staged(self):
         x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
-        assert allocation_sizes(lambda: torch.std_mean(x)) == [2, 2, 512 * 16, 4, -4, -512 * 16]
-        assert allocation_sizes(x.max) == [2, 512 * 2, 4, -4, -512 * 2]
+        assert own_allocations(lambda: torch.std_mean(x)) == [2, 2, 512 * 16, 4, -4, -512 * 16]
+        assert own_allocations(x.max) == [2, 512 * 2, 4, -4, -512 * 2]
 
     def test_a_loss_is_reduced_from_a_second_buffer(self):
         x = torch.randn(1024, 1024, device="cuda")
-        assert allocation_sizes(lambda: functional.mse_loss(x, x)) == [
+        assert own_allocations(lambda: functional.mse_loss(x, x)) == [
             4 * MiB,
             4 * MiB,
             512,
@@ -279,7 +258,7 @@ class TestOnTheCard:
             -512,
             -4 * MiB,
         ]
-        assert allocation_sizes(lambda: functional.huber_loss(x, x))[:2] == [4 * MiB, 4]
+        assert own_allocations(lambda: functional.huber_loss(x, x))[:2] == [4 * MiB, 4]
 
     def test_formulas_overwrite_what_they_made(self):
         target = torch.rand(64, 64, device="cuda")
@@ -316,8 +295,8 @@ def test_a_search_for_many_elements_sorts_all_of_them():
     """Sizes of torch 2.13's own code on an H100 (tests/oracle), freed ones below zero."""
     with virtual.activated("H100"):
         every, some = torch.arange(1000, device="cuda"), torch.arange(300, device="cuda")
-        sizes = allocation_sizes(lambda: torch.isin(every, some, assume_unique=True))
-        few = allocation_sizes(lambda: torch.isin(every, some[:3]))
+        sizes = own_allocations(lambda: torch.isin(every, some, assume_unique=True))
+        few = own_allocations(lambda: torch.isin(every, some[:3]))
         with pytest.raises(RuntimeError, match="Unsupported input type encountered for isin"):
             torch.isin(every > 3, some > 5)
     sort = [10_400, 10_400, 10_400, 10_400]  # all of them, in order, their places, and scratch

@@ -53,8 +53,8 @@ def test_a_tensor_is_resized_like_another_and_emptied(gpu):
 
 def test_a_view_does_not_reach_beyond_its_storage(gpu):
     ours = torch.ones(4, device=CUDA)
-    said = "requiring a storage size of 112 are out of bounds for storage of size 16"
-    with pytest.raises(RuntimeError, match=said):
+    message = "requiring a storage size of 112 are out of bounds for storage of size 16"
+    with pytest.raises(RuntimeError, match=message):
         ours.as_strided((10,), (3,))
     with pytest.raises(RuntimeError, match="storage size of 20"):
         ours.as_strided((2,), (1,), 3)

@@ -11,7 +11,7 @@ from nbmem.virtual.hardware.cudnn.problem import FOR_WEIGHT, FORWARD, Answer, Pr
 from nbmem.virtual.operators.convolution import workspace
 from nbmem.virtual.operators.linalg import roots
 from nbmem.virtual.operators.sorting import cub
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 WITH_GROUPS = pytest.mark.skipif(
     torch.__version__ < (2, 14), reason="the shapes of grouped gradients are those of torch 2.14"
@@ -28,13 +28,13 @@ def attention(shape, keys=None, *, dtype=F32, **options):
     ]
     options.pop("learned", None)
     made = []
-    forward = allocation_sizes(
+    forward = own_allocations(
         lambda: made.append(F.scaled_dot_product_attention(*tensors, **options))
     )
     if not made[0].requires_grad:
         return forward, []
     ones = torch.ones_like(made[0])
-    return forward, allocation_sizes(lambda: made[0].backward(ones))
+    return forward, own_allocations(lambda: made[0].backward(ones))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_expanded_is_copied_behind_the_results():
         k = torch.zeros(4, 4, 6, 8, dtype=BF16, device="cuda", requires_grad=True)
         made = F.scaled_dot_product_attention(q, k, k.detach().clone().requires_grad_())
         one = torch.ones((), dtype=BF16, device="cuda").expand_as(made)
-        assert allocation_sizes(lambda: made.backward(one)) == [
+        assert own_allocations(lambda: made.backward(one)) == [
             768,
             1536,
             1536,
@@ -157,7 +157,7 @@ def test_copies_whose_channels_cudnn_fills_up_are_as_large_as_it_says(kind, said
 @pytest.mark.usefixtures("card")
 def test_roots_of_matrices_are_made_of_their_parts(make, expected):
     tensor = torch.ones(5, 5, device="cuda")
-    assert allocation_sizes(lambda: make(tensor)) == expected
+    assert own_allocations(lambda: make(tensor)) == expected
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_roots_of_matrices_are_made_of_their_parts(make, expected):
 def test_indices_of_a_known_number_are_counted_by_blocks(card, count, blocks):
     with virtual.activated(card):
         mask = torch.ones(count, dtype=torch.bool, device="cuda")
-        found = allocation_sizes(lambda: torch.nonzero_static(mask, size=4))
+        found = own_allocations(lambda: torch.nonzero_static(mask, size=4))
         assert found == [32, 4 * blocks, 8 * blocks, -8 * blocks, -4 * blocks]
         assert torch.nonzero_static(mask[:6].view(2, 3), size=4).stride() == (1, 4)
 
@@ -188,10 +188,10 @@ def test_group_norm_asks_as_its_release(release, flat, last):
         norm = torch.nn.GroupNorm(3, 6).cuda()
         y = norm(x)
         ones = torch.ones_like(y)
-        assert allocation_sizes(lambda: y.backward(ones)) == flat
+        assert own_allocations(lambda: y.backward(ones)) == flat
         image = torch.zeros(4, 6, 2, 2, device="cuda").to(memory_format=torch.channels_last)
         given = (image, norm.weight, norm.bias, 4, 6, 4, 3, 1e-5)
-        assert allocation_sizes(lambda: torch.native_group_norm(*given))[:4] == last
+        assert own_allocations(lambda: torch.native_group_norm(*given))[:4] == last
 
 
 @pytest.mark.parametrize(("release", "wide"), [("2.11.0", []), ("2.13.0", [48, 48])])
@@ -202,7 +202,7 @@ def test_group_norm_of_halves_keeps_wide_means_as_its_release(release, wide):
         norm = torch.nn.GroupNorm(3, 6).cuda().bfloat16()
         given = (x, norm.weight, norm.bias, 4, 6, 4, 3, 1e-5)
         sizes = [
-            size for size in allocation_sizes(lambda: torch.native_group_norm(*given)) if size > 0
+            size for size in own_allocations(lambda: torch.native_group_norm(*given)) if size > 0
         ]
         assert sizes == [192, 24, 24, *wide, 96, 96]
 
@@ -213,7 +213,7 @@ def test_what_a_formula_keeps_in_a_variable_is_filled_where_it_is():
         a, b = (torch.zeros((), device="cuda", requires_grad=True) for _ in range(2))
         largest = torch.maximum(a, b)
         ones = torch.ones_like(largest)
-        found = allocation_sizes(lambda: largest.backward(ones))
+        found = own_allocations(lambda: largest.backward(ones))
         assert found == [1, 4, 1, 4, -1, -4, -1, 1, 4, 1, 4, -1, -4, -1]
 
 
@@ -223,7 +223,7 @@ def test_a_gradient_that_a_formula_holds_is_not_filled_where_it_is():
         a, b = (torch.zeros((), device="cuda", requires_grad=True) for _ in range(2))
         largest = torch.fmax(a, b)
         ones = torch.ones_like(largest)
-        assert allocation_sizes(lambda: largest.backward(ones)) == [1, 1, 4, -1, -1] * 2
+        assert own_allocations(lambda: largest.backward(ones)) == [1, 1, 4, -1, -1] * 2
 
 
 @pytest.mark.usefixtures("card")
@@ -237,7 +237,7 @@ def masks_of_a_clamp():
     x, least, most = (torch.zeros(9, device="cuda", requires_grad=True) for _ in range(3))
     y = torch.clamp(x, least, most)
     ones = torch.ones_like(y)
-    return [size for size in allocation_sizes(lambda: y.backward(ones)) if size > 0]
+    return [size for size in own_allocations(lambda: y.backward(ones)) if size > 0]
 
 
 def test_masks_of_a_clamp_are_joined_as_the_release_does():
@@ -259,7 +259,7 @@ def test_masks_of_a_clamp_are_joined_as_the_release_does():
 def test_eigenvalues_and_maxima_ask_as_their_release(release, call, expected):
     with virtual.activated("H100", release=release):
         tensor = torch.ones(5, 5, device="cuda")
-        assert allocation_sizes(lambda: call(tensor))[: len(expected)] == expected
+        assert own_allocations(lambda: call(tensor))[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(("release", "expected"), [("2.9.1", 767), ("2.11.0", 1023)])

@@ -4,14 +4,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 
 def test_each_output_feature_takes_two_products(gpu):
     layer = torch.nn.Bilinear(4, 6, 3).cuda()
     one, two = (torch.ones(8, n, device="cuda", requires_grad=True) for n in (4, 6))
     layer(one, two)  # the workspace of cuBLAS
-    sizes = allocation_sizes(lambda: layer(one, two))
+    sizes = own_allocations(lambda: layer(one, two))
     assert sizes == [96, *[192, 32, -192, -32] * 3, 96, -96]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 pytestmark = [
     pytest.mark.skipif(torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"),
@@ -114,7 +114,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_takes_what_it_takes_on_a_card(name):
     prepare, expected = CASES[name]
-    assert allocation_sizes(prepare()) == expected
+    assert own_allocations(prepare()) == expected
 
 
 def test_eigenvectors_refuse_a_loss_that_depends_on_their_phase():

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 from torch import nn
 from torch.nn import functional
 
-from tests.virtual.test_scratch_memory import allocation_sizes
+from tests.virtual.allocation_history import own_allocations
 
 pytestmark = [
     pytest.mark.skipif(torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"),
@@ -182,12 +182,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_takes_what_it_takes_on_a_card(name):
     prepare, expected = CASES[name]
-    assert allocation_sizes(prepare()) == expected
+    assert own_allocations(prepare()) == expected
 
 
 def test_a_gradient_that_the_program_keeps_keeps_its_memory():
     """It is copied, as on a card; only when it goes is not followed to the end."""
     result = retained(learned(2, 3, 4))
     ones = torch.ones_like(result)
-    found = allocation_sizes(lambda: result.backward(ones))
+    found = own_allocations(lambda: result.backward(ones))
     assert found.count(120) == 5

@@ -77,14 +77,14 @@ def outcome_of(test: unittest.TestCase) -> tuple[str, str]:
     child = context.Process(target=_run, args=(test, theirs))
     child.start()
     theirs.close()
-    told = None
+    reply = None
     with contextlib.suppress(EOFError):
-        told = ours.recv() if ours.poll(SECONDS) else (FAULT, f"no end in {SECONDS} s")
-    if told is None or told[1].startswith("no end"):
+        reply = ours.recv() if ours.poll(SECONDS) else (FAULT, f"no end in {SECONDS} s")
+    if reply is None or reply[1].startswith("no end"):
         _end(child)
     child.join()
-    if told is not None:
-        return told
+    if reply is not None:
+        return reply
     return FAULT, f"the process ended: {signal.Signals(-child.exitcode or 0).name}"
 
 
@@ -93,7 +93,7 @@ def _end(child: Any) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _run(test: unittest.TestCase, told: Connection) -> None:
+def _run(test: unittest.TestCase, connection: Connection) -> None:
     os.setpgid(0, 0)
     from nbmem import virtual
 
@@ -105,8 +105,8 @@ def _run(test: unittest.TestCase, told: Connection) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         unittest.TestSuite([test]).run(result)  # with the preparations of its class
     card = virtual.active()
-    told.send(_judged(result, unknown=card is not None and bool(card.notes)))
-    told.close()
+    connection.send(_judged(result, unknown=card is not None and bool(card.notes)))
+    connection.close()
     os._exit(0)
 
 

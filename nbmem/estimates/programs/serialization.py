@@ -71,8 +71,8 @@ def storage_id(value: Any, notes: dict[str, None]) -> Any:
         notes["tensors on the CPU of more than 16 MiB have zeros for values here"] = None
     else:
         known = virtual.known_values(value)
-        if known is not None and known.twin is not None and len(known.twin) > SMALL:
-            known = known._replace(twin=None)
+        if known is not None and known.cpu_values is not None and len(known.cpu_values) > SMALL:
+            known = known._replace(cpu_values=None)
     return value._cdata, device, nbytes, values, known  # noqa: SLF001 - torch's own key of a storage
 
 

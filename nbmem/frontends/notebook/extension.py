@@ -44,7 +44,7 @@ class Extension:
             self.hooks.rows.extend(before.hooks.rows)
             self.hooks.host_rows.extend(before.hooks.host_rows)
         notebook = Notebook(shell=shell, tracer=self.tracer, hooks=self.hooks)
-        self._telling = KernelStatusWriter(shell, self.tracer)
+        self._status_writer = KernelStatusWriter(shell, self.tracer)
         self._magics = Magics(notebook)
         self._completion = Completion(notebook)
         self._inspection = Inspection(shell)
@@ -55,13 +55,13 @@ class Extension:
         insert_before_cell_magic(self._chains(), strip_memtrace_line)
         self._shell.events.register("pre_run_cell", self.hooks.pre_run_cell)
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
-        self._shell.events.register("post_run_cell", self._telling.post_run_cell)
+        self._shell.events.register("post_run_cell", self._status_writer.post_run_cell)
         self._shell.events.register("post_run_cell", show_engines)
         self._magics.install()
         self._completion.install()
         self._inspection.install()
         if self._sidebar is not None:
-            with error_boundary("reach the sidebar"):
+            with error_boundary("open the sidebar"):
                 self._sidebar.open()
 
     def unload(self) -> None:
@@ -71,18 +71,18 @@ class Extension:
         """
         release_with_retry("end what is traced", self.hooks.close)
         if self._sidebar is not None:
-            release_with_retry("leave the sidebar", self._sidebar.close)
-        release_with_retry("fall silent", self._telling.close)
-        release_with_retry("take the completion out", self._completion.remove)
-        release_with_retry("take the inspection out", self._inspection.remove)
-        release_with_retry("take the magics out", self._magics.remove)
+            release_with_retry("close the sidebar", self._sidebar.close)
+        release_with_retry("remove the status file", self._status_writer.close)
+        release_with_retry("remove the completion", self._completion.remove)
+        release_with_retry("remove the inspection", self._inspection.remove)
+        release_with_retry("remove the magics", self._magics.remove)
         release_with_retry("end the process of estimates", _end_estimates)
-        release_with_retry("forget what models are made of", _forget_trees)
+        release_with_retry("forget the module trees", _forget_trees)
         events = self._shell.events
         for name, callback in (
             ("pre_run_cell", self.hooks.pre_run_cell),
             ("post_run_cell", self.hooks.post_run_cell),
-            ("post_run_cell", self._telling.post_run_cell),
+            ("post_run_cell", self._status_writer.post_run_cell),
             ("post_run_cell", show_engines),
         ):
             if callback in events.callbacks.get(name, ()):
@@ -95,10 +95,10 @@ class Extension:
         """Return the sidebar's state, to keep across a reload; None without one."""
         return None if self._sidebar is None else self._sidebar.hub.state()
 
-    def take_card_out(self) -> None:
+    def deactivate_card(self) -> None:
         """Deactivate the virtual card if this notebook activated it."""
         if self.tracer.activated:
-            with error_boundary("take the virtual card out"):
+            with error_boundary("deactivate the virtual card"):
                 from nbmem.api import device_selection
 
                 device_selection.stop_virtual()
@@ -174,4 +174,4 @@ def unload_ipython_extension(shell: Any) -> None:
     if is_reloading():
         _RELOADING[shell] = extension
     else:
-        extension.take_card_out()
+        extension.deactivate_card()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views.charts import axes
@@ -20,17 +21,15 @@ if TYPE_CHECKING:
 
     from nbmem.report.estimate_results import Fit, Probe
 
-from nbmem.core.session.categories import Category
-
 WIDTH = 540
 """Narrower than other pictures: it is legible beside tables and in a narrow output."""
 LEFT, RIGHT, TOP, BOTTOM = 66, 530, 12, 250
 FITS = COLOURS[Category.ACTIVATIONS]
 FULL = COLOURS[Category.GRADIENTS]
 LINE = COLOURS[Category.WEIGHTS]
-_HIGH = 18
+_LINE_HEIGHT = 18
 """Height of a line of text, in pixels."""
-_BEYOND = 1.35
+_AXIS_END = 1.35
 """End of the axis, as a multiple of the first value that does not fit."""
 
 
@@ -59,11 +58,11 @@ def growth(fit: Fit) -> Picture | None:
         for tick in axes.count_ticks(int(right))
     ]
     parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 40, fit.variable, anchor="middle"))
-    room = fit.card.total - fit.card.margin
-    parts.append(rule(LEFT, y(room), RIGHT, y(room), stroke=FULL, stroke_dasharray="6 4"))
-    crossed = any(0 < y(room) - y(tick.at) < _HIGH for tick in ticks)
-    base = y(room) + (_HIGH if crossed else -7)
-    parts.append(label(LEFT + 6, base, f"{fit.card.name} less the margin: {format_bytes(room)}"))
+    limit = fit.card.total - fit.card.margin
+    parts.append(rule(LEFT, y(limit), RIGHT, y(limit), stroke=FULL, stroke_dasharray="6 4"))
+    crossed = any(0 < y(limit) - y(tick.at) < _LINE_HEIGHT for tick in ticks)
+    base = y(limit) + (_LINE_HEIGHT if crossed else -7)
+    parts.append(label(LEFT + 6, base, f"{fit.card.name} less the margin: {format_bytes(limit)}"))
     if fit.total is not None:
         points = [(x(right * i / 60), y(fit.total.at(right * i / 60))) for i in range(61)]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
@@ -76,7 +75,7 @@ def growth(fit: Fit) -> Picture | None:
 def right_edge(fit: Fit) -> float:
     """Return the value at the right edge of the picture; the left edge is 0."""
     edge = fit.limit or fit.best or fit.probes[-1].value or 1
-    return max(min(edge * _BEYOND, max(p.value or 0 for p in fit.probes if p.ran) * 1.05), 1)
+    return max(min(edge * _AXIS_END, max(p.value or 0 for p in fit.probes if p.ran) * 1.05), 1)
 
 
 def _band(fit: Fit, x: Callable[[float], float]) -> list[Markup]:

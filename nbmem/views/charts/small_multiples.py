@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from nbmem.report.model import Timeline
     from nbmem.views.markup import Markup
 
-_ACROSS, _GAP = 4, 16
-_WIDE = (WIDTH - (_ACROSS - 1) * _GAP) // _ACROSS
-_HIGH, _NAME = 64, 18
-_SIZE = 12
+_COLUMNS, _GAP = 4, 16
+_CHART_WIDTH = (WIDTH - (_COLUMNS - 1) * _GAP) // _COLUMNS
+_CHART_HEIGHT, _LABEL_HEIGHT = 64, 18
+_FONT_SIZE = 12
 
 
 def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
@@ -41,31 +41,34 @@ def ranks_over_time(lines: Sequence[tuple[str, RankRow]]) -> Picture | None:
     most = max(1, *(int(timeline.reserved.max()) for *_, timeline in drawn))
     parts: list[Markup] = []
     for number, (name, row, timeline) in enumerate(drawn):
-        down, across = divmod(number, _ACROSS)
-        left, top = across * (_WIDE + _GAP), down * (_HIGH + _NAME + _GAP) + _NAME
-        field = Field(left, top, left + _WIDE, top + _HIGH, most)
-        parts += _one(name, row, timeline, field)
-    peaks = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
-    rows = -(-len(drawn) // _ACROSS)
+        down, across = divmod(number, _COLUMNS)
+        left, top = (
+            across * (_CHART_WIDTH + _GAP),
+            down * (_CHART_HEIGHT + _LABEL_HEIGHT + _GAP) + _LABEL_HEIGHT,
+        )
+        field = Field(left, top, left + _CHART_WIDTH, top + _CHART_HEIGHT, most)
+        parts += _draw_rank(name, row, timeline, field)
+    description = ", ".join(f"{name}: peak {format_bytes(row.allocated)}" for name, row, _ in drawn)
+    rows = -(-len(drawn) // _COLUMNS)
     return picture(
         parts,
-        bottom=rows * (_HIGH + _NAME + _GAP),
-        alt=f"What each rank held over its run, on one scale. {peaks}",
+        bottom=rows * (_CHART_HEIGHT + _LABEL_HEIGHT + _GAP),
+        alt=f"What each rank held over its run, on one scale. {description}",
     )
 
 
-def _one(name: str, row: RankRow, timeline: Timeline, field: Field) -> list[Markup]:
+def _draw_rank(name: str, row: RankRow, timeline: Timeline, field: Field) -> list[Markup]:
     peak = format_bytes(row.allocated)
     caches = row.device is not None and not row.device.is_host
     rows = rows_by_column(timeline, int(timeline.event[-1]) + 1, field.columns)
     held, reserved = timeline.held[rows], timeline.reserved[rows]
     pixel = field.most / field.height
     shown = [category for category in ACTIVE if held[:, category].max() >= pixel / 2]
-    room = int((_WIDE - text_width(peak, _SIZE) - 8) / text_width("x", _SIZE))
+    room = int((_CHART_WIDTH - text_width(peak, _FONT_SIZE) - 8) / text_width("x", _FONT_SIZE))
     name = name if len(name) <= room else f"{name[: room - 3]}..."
     return [
-        label(field.left, field.top - 5, name, size=_SIZE),
-        label(field.right, field.top - 5, peak, anchor="end", size=_SIZE),
+        label(field.left, field.top - 5, name, size=_FONT_SIZE),
+        label(field.right, field.top - 5, peak, anchor="end", size=_FONT_SIZE),
         *areas(held, reserved, shown, field),
         *([dashed(reserved, field)] if caches else []),
         rule(field.left, field.bottom, field.right, field.bottom, stroke=INK, stroke_opacity="0.6"),

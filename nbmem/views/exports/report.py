@@ -90,7 +90,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "dropped_events": report.dropped_events,
         "notes": list(report.notes),
         "findings": [finding_json(finding) for finding in report.findings],
-        "out_of_memory": [_oom(autopsy) for autopsy in report.ooms],
+        "out_of_memory": [_oom(oom) for oom in report.ooms],
         "lines": None if report.lines is None else _lines(report.lines),
         "growth": None if report.growth is None else _growth(report.growth),
         **_would_run_on(report),
@@ -166,26 +166,26 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _oom(autopsy: OomReport) -> dict[str, Any]:
+def _oom(oom: OomReport) -> dict[str, Any]:
     """Return one out-of-memory error as JSON; unknown values are null."""
     return {
-        "caught": autopsy.caught,
-        "line": autopsy.at.line,
-        "layer": autopsy.layer,
-        "operator": autopsy.operator,
-        "phase": autopsy.at.phase,
-        "step": autopsy.at.step,
-        "asked": autopsy.asked,
-        "wanted": autopsy.wanted,
-        "free": autopsy.free,
-        "limit": autopsy.limit,
-        "allocated": autopsy.allocated,
-        "reserved": autopsy.reserved,
-        "given_back": autopsy.given_back,
-        "largest_free": autopsy.largest,
-        "free_in_private_pools": autopsy.pooled,
-        "reason": autopsy.reason,
-        "ledger": None if autopsy.ledger is None else autopsy.ledger.to_json(),
+        "caught": oom.caught,
+        "line": oom.at.line,
+        "layer": oom.layer,
+        "operator": oom.operator,
+        "phase": oom.at.phase,
+        "step": oom.at.step,
+        "asked": oom.asked,
+        "wanted": oom.wanted,
+        "free": oom.free,
+        "limit": oom.limit,
+        "allocated": oom.allocated,
+        "reserved": oom.reserved,
+        "given_back": oom.given_back,
+        "largest_free": oom.largest,
+        "free_in_private_pools": oom.pooled,
+        "reason": oom.reason,
+        "ledger": None if oom.ledger is None else oom.ledger.to_json(),
         "holders": [
             {
                 "name": held.name or held.line,
@@ -193,9 +193,9 @@ def _oom(autopsy: OomReport) -> dict[str, Any]:
                 "bytes": held.requested,
                 "tensors": held.count,
             }
-            for held in autopsy.holders
+            for held in oom.holders
         ],
-        "remedies": [finding_json(remedy) for remedy in autopsy.remedies],
+        "remedies": [finding_json(remedy) for remedy in oom.remedies],
     }
 
 

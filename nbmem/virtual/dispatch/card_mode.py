@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.core.runtime.bounded_cache import RecentAnswers
-from nbmem.virtual.devices import true_device
+from nbmem.virtual.devices import cpp_device
 from nbmem.virtual.dispatch.access_log import record_access
 from nbmem.virtual.dispatch.dtype_checks import refuse_types
 from nbmem.virtual.dispatch.graph_capture import check_captured_call, refuse_overwritten
@@ -204,7 +204,7 @@ class CardMode(TorchDispatchMode):
             return self.machine.gpu(device)
         cards = self._cards
         for tensor in call.tensors:
-            if (gpu := cards.get(true_device(tensor))) is not None:
+            if (gpu := cards.get(cpp_device(tensor))) is not None:
                 return gpu
         return None
 
@@ -240,9 +240,9 @@ class CardMode(TorchDispatchMode):
                 return None
             results = Results(None, ())  # It only writes to its arguments.
         except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
-            if (said := cpu_shape_error(call)) is None:
+            if (error := cpu_shape_error(call)) is None:
                 raise
-            raise said from None
+            raise error from None
         answer = (results, table.plan_of(call, results))
         if key is not None:
             self._known.put(key, answer, 1 + len(call.tensors) + len(results.fresh))

@@ -85,8 +85,8 @@ _NOTHING = (
     "the 'dim' argument."
 )
 
-_SAID_MOST = 10_000
-_said: dict[Any, Any] = {}
+_MOST_ERRORS = 10_000
+_errors: dict[Any, Any] = {}
 """The result for each kind of call: an error's class and text, or None."""
 _UNASKED = object()
 
@@ -114,14 +114,14 @@ def refuse_types(call: OperatorCall) -> None:
     key = (call.func, *map(_kind, call.args), *((n, _kind(v)) for n, v in call.kwargs.items()))
     if facts_of(call.func).random:  # the numbers are a range, or a chance
         key += tuple(v for v in (*call.args, *call.kwargs.values()) if isinstance(v, float))
-    said = _said.get(key, _UNASKED)
-    if said is _UNASKED:
-        if len(_said) >= _SAID_MOST:
-            _said.clear()
-        said = _said[key] = _cpu_type_error(call)
-    if said is not None:
-        kind, text = said
-        raise kind(text)
+    error = _errors.get(key, _UNASKED)
+    if error is _UNASKED:
+        if len(_errors) >= _MOST_ERRORS:
+            _errors.clear()
+        error = _errors[key] = _cpu_type_error(call)
+    if error is not None:
+        kind, message = error
+        raise kind(message)
 
 
 @cache

@@ -141,7 +141,7 @@ def _is_checked(call: OperatorCall) -> str:
         return ""
     random = torch.get_rng_state() if facts_of(call.func).random else None
     with _C._DisableTorchDispatch():
-        twins = {
+        on_cpu = {
             name: torch.zeros(size, dtype=torch.uint8, device=CPU).untyped_storage()
             for name, size in sizes.items()
         }
@@ -149,9 +149,9 @@ def _is_checked(call: OperatorCall) -> str:
 
         def like(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in known:  # one that is resized is so wherever it stands
-                twin: Any = torch.empty(0, dtype=tensor.dtype, device=CPU)
+                cpu_values: Any = torch.empty(0, dtype=tensor.dtype, device=CPU)
                 place = (tensor.storage_offset(), tensor.size(), tensor.stride())
-                known[id(tensor)] = twin.set_(twins[_storage(tensor)], *place)
+                known[id(tensor)] = cpu_values.set_(on_cpu[_storage(tensor)], *place)
             return known[id(tensor)]
 
         args, kwargs = call.map(like)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import _C
 
-from nbmem.virtual.devices import CPU, true_device
+from nbmem.virtual.devices import CPU, cpp_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -113,7 +113,7 @@ class CurrentStream(threading.local):
             at = bisect_right(self._changes, number, key=_number_of)
             self._latest = self._changes[at - 1][1] if at else 0
             return self._latest
-        if true_device(node.variable) == CPU:
+        if cpp_device(node.variable) == CPU:
             return self._outside
         noted: int = node.metadata.get(self.note, self._latest)
         return noted

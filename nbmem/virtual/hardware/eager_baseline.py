@@ -41,7 +41,7 @@ class PeakTracker:
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
         self._allocator = gpu.allocator
-        self._true_emit = self._allocator.emit
+        self._original_emit = self._allocator.emit
         self._allocator.emit = self._hear
         self.restart()
 
@@ -77,8 +77,8 @@ class PeakTracker:
             self._update_peak()
             if action is Action.ALLOC or self._lives:
                 self._lives = self._allocator.allocated
-        if self._true_emit is not None:
-            self._true_emit(action, addr, size, stream)
+        if self._original_emit is not None:
+            self._original_emit(action, addr, size, stream)
 
 
 class EagerEstimate:

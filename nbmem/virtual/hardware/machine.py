@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.allocator.driver import CARD_STEP
-from nbmem.virtual.devices import CUDA, LAZY, true_device
+from nbmem.virtual.devices import CUDA, LAZY, cpp_device
 from nbmem.virtual.hardware.cudnn.client import CudnnClient
 from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.gpu import VirtualGPU
@@ -96,7 +96,7 @@ class Machine:
 
     def of(self, tensor: torch.Tensor) -> VirtualGPU:
         """Return the card of a virtual tensor."""
-        return self.by_device[true_device(tensor)]
+        return self.by_device[cpp_device(tensor)]
 
     def select(self, device: Any, *, touch: bool = True) -> int:
         """Make a card this thread's current one; return the previous ordinal.

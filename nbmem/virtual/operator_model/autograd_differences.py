@@ -63,7 +63,7 @@ def in_backward() -> bool:
     return caller is not None and caller.f_code.co_name == _ENGINE
 
 
-_ADDING = register_node_names(
+_ADDING_NODES = register_node_names(
     (
         *("Atan2", "Cholesky", "LinalgCholesky", "LinalgEigh", "LinalgInv", "LinalgLstsq"),
         *("LinalgLu", "LinalgPinv", "LinalgPolar", "LinalgQr", "LinalgSolveEx", "LinalgSvd"),
@@ -78,11 +78,13 @@ _ADDING = register_node_names(
         ),
     )
 )
-"""Names of nodes whose formulas add tensors without other references: their sums take new tensors.
-A sum of the engine itself right after such a node is treated as one of these."""
-_WHOLE = (aten.native_group_norm_backward.default,)
-"""Kernels that are all of such a formula, but for a graph of the gradient."""
-_OUT_OF_PLACE = register_node_names(
+"""Names of nodes whose formulas add tensors that have no other references.
+
+Their sums take new tensors. A sum of the engine itself right after such a node is taken for one of
+them."""
+_SINGLE_KERNELS = (aten.native_group_norm_backward.default,)
+"""Kernels that are such a formula's only operator, unless a graph of the gradient is created."""
+_OUT_OF_PLACE_NODES = register_node_names(
     ("ScatterReduceBackward0", "IndexReduceBackward0", "PutBackward0")
 )
 """Nodes whose formulas take a second tensor on a card, too. Their operators fill zeros in place
@@ -113,9 +115,9 @@ def add(executor: Executor, call: OperatorCall) -> Any:
 def _is_formula_sum(nodes: RunningNode) -> bool:
     """Return whether a formula adds, not the engine.
 
-    False right after a kernel that is all of its formula.
+    False right after a kernel that is its formula's only operator.
     """
-    return nodes.name().startswith(_ADDING) and nodes.before not in _WHOLE
+    return nodes.name().startswith(_ADDING_NODES) and nodes.before not in _SINGLE_KERNELS
 
 
 def fill_in_place(in_place: Any) -> Handler:
@@ -131,14 +133,19 @@ def fill_in_place(in_place: Any) -> Handler:
     """
 
     def fill(executor: Executor, call: OperatorCall) -> Any:
-        if not in_backward() or executor.nodes.name() in _OUT_OF_PLACE:
+        if not in_backward() or executor.nodes.name() in _OUT_OF_PLACE_NODES:
             return NotImplemented  # The program calls it, or a formula that takes a second tensor.
-        with executor:
-            in_place(*call.args, **call.kwargs)
-        with DataKernels():
-            return aten.alias.default(call.args[0])
+        return _run_in_place(executor, call, in_place)
 
     return fill
+
+
+def _run_in_place(executor: Executor, call: OperatorCall, in_place: Any) -> torch.Tensor:
+    """Run another operator with a call's arguments; return the first, aliased."""
+    with executor:
+        in_place(*call.args, **call.kwargs)
+    with DataKernels():
+        return aten.alias.default(call.args[0])
 
 
 def fill_by_index(executor: Executor, call: OperatorCall) -> Any:
@@ -173,10 +180,7 @@ def overwrite_in_place(
             or torch.broadcast_shapes(held.size(), other.size()) != held.size()
         ):
             return NotImplemented
-        with executor:
-            in_place(*call.args, **call.kwargs)
-        with DataKernels():
-            return aten.alias.default(held)
+        return _run_in_place(executor, call, in_place)
 
     return overwrite
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.devices import LAZY, is_virtual, true_device
+from nbmem.virtual.devices import LAZY, cpp_device, is_virtual
 from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.quantized.constructors import to_copy as moved
 from nbmem.virtual.tensors import assumptions
@@ -14,7 +14,7 @@ from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import as_meta, dense, infer, is_dense, is_expanded, one, spec_of
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in
-from nbmem.virtual.tensors.stand_ins.value_signs import copied, show_as
+from nbmem.virtual.tensors.stand_ins.value_signs import copied, set_sign_and_seed
 from nbmem.virtual.tensors.unsupported import no_such_tensors
 from nbmem.virtual.tensors.value_bounds import as_before, below_in, source_count
 from nbmem.virtual.tensors.value_rules import ValueRule, same_health
@@ -61,8 +61,8 @@ def to_copy(executor: Executor, call: OperatorCall) -> Any:
     result = executor.allocate(call.gpu, (spec,))[0]
     if not is_virtual(source):
         _stage_upload(executor, call, result, as_meta(source))
-    show_as(executor.values, result, copied(executor.values, call))
-    value = executor.values.twin(source) if is_virtual(source) else source
+    set_sign_and_seed(executor.values, result, copied(executor.values, call))
+    value = executor.values.cpu_values(source) if is_virtual(source) else source
     if value is not None:
         executor.values.teach(result, value)
         _bound(executor, result, source)
@@ -87,7 +87,7 @@ def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> No
     matrix is the number of an adjacency's edges.
     """
     block = executor.storages.of(result)
-    if block is None or block.twin is not None or is_virtual(source):
+    if block is None or block.cpu_values is not None or is_virtual(source):
         return
     if source.numel() > MAX_SCANNED_ELEMENTS or executor.host.kept_of(source) is not None:
         return
@@ -98,7 +98,7 @@ def _bound(executor: Executor, result: torch.Tensor, source: torch.Tensor) -> No
 
 def is_on(tensor: torch.Tensor, gpu: VirtualGPU) -> bool:
     """Return whether a tensor is on that card."""
-    return bool(true_device(tensor) == LAZY[gpu.index])
+    return bool(cpp_device(tensor) == LAZY[gpu.index])
 
 
 def _plain(layout: torch.memory_format | None) -> bool:
@@ -184,7 +184,7 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
     treated as if they could. The temporary memory of a copy that also converts is missing.
     """
     target, source = call.args[0], call.args[1]
-    if is_virtual(target) and true_device(source) == true_device(target):
+    if is_virtual(target) and cpp_device(source) == cpp_device(target):
         return NotImplemented
     if call.gpu.capture and is_virtual(target) is not is_virtual(source):
         pinned = executor.pinned.holds(source if is_virtual(target) else target)
@@ -232,8 +232,8 @@ def assert_async(executor: Executor, call: OperatorCall) -> None:
     if condition.numel() != 1:
         count = "more than one value" if condition.numel() else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {count} is ambiguous")
-    twin = executor.values.twin(condition)
-    if twin is not None and not bool(twin):
+    cpu_values = executor.values.cpu_values(condition)
+    if cpu_values is not None and not bool(cpu_values):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
@@ -255,13 +255,13 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
             same = left.eq(right)
             same.all()
             del same
-    twins = [executor.values.twin(t) if is_virtual(t) else t for t in (left, right)]
-    if twins[0] is None or twins[1] is None:
-        known, unknown = (twins[0], right) if twins[1] is None else (twins[1], left)
+    on_cpu = [executor.values.cpu_values(t) if is_virtual(t) else t for t in (left, right)]
+    if on_cpu[0] is None or on_cpu[1] is None:
+        known, unknown = (on_cpu[0], right) if on_cpu[1] is None else (on_cpu[1], left)
         if known is None or known.dtype is not torch.bool:
             return True
         return bool((known == stand_in(torch.bool, executor.storages.of(unknown))).all())
-    return bool(call.func(twins[0], twins[1], *call.args[2:], **call.kwargs))
+    return bool(call.func(on_cpu[0], on_cpu[1], *call.args[2:], **call.kwargs))
 
 
 def lift(executor: Executor, call: OperatorCall) -> Any:

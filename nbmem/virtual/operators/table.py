@@ -86,9 +86,9 @@ class _ValueRules(dict[Any, "ValueRule"]):
     """
 
     def __missing__(self, func: Any) -> ValueRule:
-        look = SIGN_RULES.get(func._schema.name.removeprefix("aten::"))
+        sign_rule = SIGN_RULES.get(func._schema.name.removeprefix("aten::"))
         rule = _records[func].values
-        found = self[func] = rule if look is None else replace(rule, look=look)
+        found = self[func] = rule if sign_rule is None else replace(rule, sign_rule=sign_rule)
         return found
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from nbmem.core.units import round_up
 from nbmem.virtual.kernel_rules import KernelRules
-from nbmem.virtual.split_kv import splits_of
+from nbmem.virtual.split_kv import num_splits
 
 PARTS_APART = 128
 """Rows of padding after each sequence of a varlen batch, in backward's buffers."""
@@ -199,7 +199,7 @@ def _parts(
     block = 256 if size <= 64 else 128 if size <= 128 else 64
     if splits < 1:
         processors = 2 * torch.cuda.get_device_properties(q.device).multi_processor_count
-        splits = splits_of(batch * heads * -(-queries // 64), processors, -(-keys // block), 128)
+        splits = num_splits(batch * heads * -(-queries // 64), processors, -(-keys // block), 128)
     if splits <= 1:
         return ()
     parts = (splits, batch, heads, queries)

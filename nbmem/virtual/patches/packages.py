@@ -117,10 +117,10 @@ class RulesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def _patch_after_import(self, spec: importlib.machinery.ModuleSpec) -> None:
         loader: Any = spec.loader
-        true_exec = loader.exec_module
+        original_exec = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            true_exec(module)
+            original_exec(module)
             self._put_in(module)
 
         loader.exec_module = exec_module

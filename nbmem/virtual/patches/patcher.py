@@ -60,15 +60,15 @@ class Patches:
             if hook is None or vars(target).get(name) is hook:
                 _put(target, name, before)
 
-    def replacement_of(self, true: Any) -> Any:
+    def replacement_of(self, original: Any) -> Any:
         """Return what replaces one of torch's functions.
 
         Without a replacement, the function itself.
         """
         for target, name, before in self._before:
-            if before is true:
+            if before is original:
                 return vars(target)[name]
-        return true
+        return original
 
     @contextlib.contextmanager
     def set_aside(self, targets: Collection[Any], *, keep: Collection[str]) -> Iterator[None]:

@@ -32,10 +32,10 @@ _COMPLEMENTS = {aten.ne: _EQUAL, aten.le: _LARGER, aten.ge: _SMALLER}
 
 def holds(values: Values, tensor: torch.Tensor) -> bool:
     """Return whether all elements of a condition are assumed to be true."""
-    twin = values.twin(tensor) if is_virtual(tensor) else tensor
-    if twin is not None:
+    cpu_values = values.cpu_values(tensor) if is_virtual(tensor) else tensor
+    if cpu_values is not None:
         with _C._DisableTorchDispatch():
-            return bool(twin.all())
+            return bool(cpu_values.all())
     block = values.storages.of(tensor)
     return block is not None and bool(block.healthy or block.assumed)
 
@@ -55,14 +55,15 @@ def _is_assumed(values: Values, call: OperatorCall, base: object) -> bool:
         known, also = (_is_known(values, tensor) for tensor in (left, right))
         return base is (_SMALLER if known and not also else _LARGER)
     block = values.storages.of(left)
-    if right <= 0 and block is not None and block.look is not None and block.look.signed:
+    signs = None if block is None else block.sign_and_seed
+    if right <= 0 and signs is not None and signs.signed:
         return False
     number = LEAST if left.dtype.is_floating_point else 1
     return bool(number > right if base is _LARGER else number < right)
 
 
 def _is_known(values: Values, tensor: torch.Tensor) -> bool:
-    return not is_virtual(tensor) or values.twin(tensor) is not None
+    return not is_virtual(tensor) or values.cpu_values(tensor) is not None
 
 
 def inverted(values: Values, call: OperatorCall) -> bool:

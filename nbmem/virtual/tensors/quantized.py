@@ -13,7 +13,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
-from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor, true_wrapper
+from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor, original_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def is_quantized(tensor: torch.Tensor) -> bool:
 def quantized(integers: torch.Tensor, dtype: torch.dtype, quantizer: Affine | Channels) -> Any:
     """Make a quantized tensor that shares the memory of integers on a card."""
     ordinal = LAZY.index(_C.TensorBase.device.__get__(integers))
-    wrapper = true_wrapper(
+    wrapper = original_wrapper(
         QuantizedTensor, (0,), (1,), 0, dtype=dtype, device=LAZY[ordinal], storage_size=0
     )
     with DataKernels():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CPU, LAZY, META, true_device
+from nbmem.virtual.devices import CPU, LAZY, META, cpp_device
 from nbmem.virtual.tensors.global_switches import switches
 from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.unsupported import no_such_tensors
@@ -93,7 +93,7 @@ def key_of(call: OperatorCall) -> tuple[Any, ...] | None:
 
 def _part(arg: Any) -> Any:
     if isinstance(arg, torch.Tensor):
-        return (arg.size(), arg.stride(), arg.dtype, true_device(arg))
+        return (arg.size(), arg.stride(), arg.dtype, cpp_device(arg))
     if isinstance(arg, (list, tuple)):
         return tuple([_part(item) for item in arg])
     # 1, 1.0 and True are equal, but not as arguments.
@@ -309,7 +309,7 @@ def check_devices(call: OperatorCall, *, with_cpu: bool = False) -> None:
     """
     home = LAZY[call.gpu.index]
     for tensor in call.tensors:
-        device = true_device(tensor)
+        device = cpp_device(tensor)
         if device == home or (device == CPU and (with_cpu or not tensor.dim())):
             continue
         if device == CPU or device.type == home.type:

@@ -14,7 +14,7 @@ from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
 from nbmem.virtual.tensors.quantized import QuantizedTensor
-from nbmem.virtual.tensors.storages import DataKernels, dataless_sparse, true_wrapper
+from nbmem.virtual.tensors.storages import DataKernels, dataless_sparse, original_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +153,7 @@ def compressed(
     """Make a compressed tensor that shares the memory of parts on a card."""
     parts = Compressed(layout, alias(outer), alias(inner), alias(values))
     ordinal = LAZY.index(_C.TensorBase.device.__get__(values))
-    wrapper = true_wrapper(
+    wrapper = original_wrapper(
         CompressedTensor, tuple(size), (0,) * len(size), 0, dtype=values.dtype,
         device=LAZY[ordinal], layout=layout, storage_size=0, dispatch_layout=True,
     )  # fmt: skip

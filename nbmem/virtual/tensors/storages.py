@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CPU, CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.devices import CPU, CUDA, LAZY, cpp_device, is_virtual
 from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
 from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SignAndSeed
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 _make = torch.Tensor._make_subclass
-true_nbytes: Any = vars(_C.StorageBase)["nbytes"]
-true_wrapper = torch.Tensor._make_wrapper_subclass
+original_nbytes: Any = vars(_C.StorageBase)["nbytes"]
+original_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 class _Wrapper(torch.Tensor):
@@ -69,7 +69,7 @@ def dataless_tensor(  # noqa: PLR0913 - what a tensor is
     ordinal: int,
 ) -> torch.Tensor:
     """Create a tensor on a card whose storage has no memory yet."""
-    wrapper = true_wrapper(
+    wrapper = original_wrapper(
         _Wrapper, size, stride, offset, dtype=dtype, device=LAZY[ordinal], storage_size=nbytes
     )
     with DataKernels():
@@ -83,8 +83,8 @@ def dataless_result(spec: TensorSpec, ordinal: int) -> torch.Tensor:
 
 def dataless_sparse(size: tuple[int, ...], dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
     """Create an empty COO tensor on the card of its parts (sparse.py)."""
-    wrapper = true_wrapper(
-        _Wrapper, size, (0,) * len(size), 0, dtype=dtype, device=true_device(part),
+    wrapper = original_wrapper(
+        _Wrapper, size, (0,) * len(size), 0, dtype=dtype, device=cpp_device(part),
         layout=torch.sparse_coo, storage_size=0,
     )  # fmt: skip
     with DataKernels():
@@ -95,16 +95,16 @@ class KnownValues(NamedTuple):
     """Known facts of a storage's values, for another process.
 
     Attributes:
-        twin: The bytes; None if they are unknown.
-        healthy, assumed, most, below, look: As in `CardMemory`.
+        cpu_values: The bytes; None if they are unknown.
+        healthy, assumed, most, below, sign_and_seed: As in `CardMemory`.
     """
 
-    twin: bytes | None = None
+    cpu_values: bytes | None = None
     healthy: bool | None = None
     assumed: bool | None = None
     most: int | None = None
     below: int | None = None
-    look: tuple[int, bool] | None = (0, False)
+    sign_and_seed: tuple[int, bool] | None = (0, False)
 
 
 class CardMemory(weakref.ref):  # type: ignore[type-arg]
@@ -113,13 +113,13 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     Attributes:
         key, home: The storage's identity, and the table that lists the block under it.
         gpu, addr: The card, and the address there, 0 for no bytes.
-        twin: The storage's values on the CPU if they are known, else None.
+        cpu_values: The storage's values on the CPU if they are known, else None.
         healthy: What a condition on these values is in a run without NaN or overflow, if that is
             known. For counts it is False if they are 0.
         assumed: What a condition, or its number, is taken to be if nothing is known of it; None: a
             condition is false, and a number is not zero.
         most: The most elements that can be nonzero, if the values are unknown; None: all.
-        look: Sign and seed of the numbers, if they are unknown; None: it is one number, 1.0.
+        sign_and_seed: Of the numbers if they are unknown; None: there is one number, 1.0.
         below: No integer in it is negative or as large as this; None: unknown.
         owned: Whether the memory is freed with the storage; False: it belongs to a CUDA graph.
         overwritten: torch's error text for reads after a CUDA graph has overwritten it. "": no
@@ -128,8 +128,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """
 
     __slots__ = (
-        *("addr", "assumed", "below", "gpu", "healthy", "home", "key", "look", "most"),
-        *("overwritten", "owned", "resized", "twin"),
+        *("addr", "assumed", "below", "gpu", "healthy", "home", "key", "sign_and_seed", "most"),
+        *("overwritten", "owned", "resized", "cpu_values"),
     )
     __hash__ = object.__hash__  # a reference's own hash reads the storage, which is freed by then
     __eq__ = object.__eq__
@@ -138,10 +138,10 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     home: dict[int, CardMemory]
     gpu: VirtualGPU
     addr: int
-    twin: torch.UntypedStorage | None
+    cpu_values: torch.UntypedStorage | None
     healthy: bool | None
     assumed: bool | None
-    look: SignAndSeed | None
+    sign_and_seed: SignAndSeed | None
     most: int | None
     below: int | None
     owned: bool
@@ -150,34 +150,39 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
 
     def forget_values(self) -> None:
         """Forget the values, but not the sign and seed of stand-ins."""
-        self.twin = self.healthy = self.assumed = self.most = self.below = None
+        self.cpu_values = self.healthy = self.assumed = self.most = self.below = None
 
     def copy_values_from(self, other: CardMemory) -> None:
         """Take over what is known of another block's values."""
-        self.twin, self.healthy, self.look = other.twin, other.healthy, other.look
+        self.cpu_values, self.healthy = other.cpu_values, other.healthy
+        self.sign_and_seed = other.sign_and_seed
         self.most, self.below, self.resized = other.most, other.below, other.resized
         self.assumed = other.assumed
 
     def known_values(self) -> KnownValues:
         """Return what is known of the values, as data that can be pickled."""
-        twin = None
-        if self.twin is not None:
+        cpu_values = None
+        if self.cpu_values is not None:
             with _C._DisableTorchDispatch():
-                plain = torch.empty(0, dtype=torch.uint8, device=CPU).set_(self.twin)
-                twin = bytes(plain.numpy())
-        look = None if self.look is None else (self.look.seed, self.look.signed)
-        return KnownValues(twin, self.healthy, self.assumed, self.most, self.below, look)
+                plain = torch.empty(0, dtype=torch.uint8, device=CPU).set_(self.cpu_values)
+                cpu_values = bytes(plain.numpy())
+        made = self.sign_and_seed
+        sign_and_seed = None if made is None else (made.seed, made.signed)
+        return KnownValues(
+            cpu_values, self.healthy, self.assumed, self.most, self.below, sign_and_seed
+        )
 
     def learn_values(self, known: KnownValues) -> None:
         """Set what is known of the values."""
         self.forget_values()
-        if known.twin:
+        if known.cpu_values:
             with _C._DisableTorchDispatch():
-                plain = torch.frombuffer(bytearray(known.twin), dtype=torch.uint8)
-                self.twin = plain.untyped_storage()
+                plain = torch.frombuffer(bytearray(known.cpu_values), dtype=torch.uint8)
+                self.cpu_values = plain.untyped_storage()
         self.healthy, self.assumed = known.healthy, known.assumed
         self.most, self.below = known.most, known.below
-        self.look = None if known.look is None else SignAndSeed(*known.look)
+        made = known.sign_and_seed
+        self.sign_and_seed = None if made is None else SignAndSeed(*made)
 
     def unregister(self) -> None:
         """Remove the block from its table, unless it was replaced there."""
@@ -235,7 +240,7 @@ class Storages:
         ) is not None:  # It was freed without a callback: its address is reused.
             before.gpu.give(before.addr)
         block = self._watch(storage, gpu, addr)
-        block.look = POSITIVE if tensor.dim() else None
+        block.sign_and_seed = POSITIVE if tensor.dim() else None
         return block
 
     def _watch(
@@ -246,7 +251,7 @@ class Storages:
         block.key, block.home = storage._cdata, self._blocks
         block.gpu, block.addr, block.owned = gpu, addr, owned
         block.forget_values()
-        block.look, block.resized, block.overwritten = POSITIVE, None, None
+        block.sign_and_seed, block.resized, block.overwritten = POSITIVE, None, None
         # A dead storage with this key has unregistered already, or sees that it was replaced.
         with gpu.lock:
             self._blocks[block.key] = block
@@ -327,7 +332,7 @@ class Storages:
         block.gpu.give(block.addr)
         block.addr, block.resized = addr, nbytes
         block.forget_values()
-        if nbytes > true_nbytes(storage):
+        if nbytes > original_nbytes(storage):
             view = dataless_tensor((0,), (1,), 0, torch.uint8, 0, block.gpu.index)
             with DataKernels():
                 view.set_(storage, 0, (nbytes,), (1,))

@@ -38,7 +38,7 @@ def learn(values: Values, name: str, made: list[torch.Tensor], bound: int) -> No
         block.most = min(bound, result.numel())
     elif name == "below":
         block.below = bound
-    elif block.twin is None and result.dtype in _INTEGERS and result.numel():
+    elif block.cpu_values is None and result.dtype in _INTEGERS and result.numel():
         share_out(values, bound if name == "shared" else (bound - 1) * result.numel(), result)
 
 
@@ -67,10 +67,10 @@ def agreed(values: Values, tensor: torch.Tensor, answer: Any) -> Any:
 
 def most_of(values: Values, tensor: torch.Tensor) -> int | None:
     """Return the most elements that can be nonzero; None if it is unknown."""
-    twin = values.twin(tensor)
-    if twin is not None:
+    cpu_values = values.cpu_values(tensor)
+    if cpu_values is not None:
         with _C._DisableTorchDispatch():
-            return int(torch.count_nonzero(twin))
+            return int(torch.count_nonzero(cpu_values))
     block = values.storages.of(tensor)
     whole = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
     return block.most if block is not None and whole else None
@@ -119,13 +119,13 @@ def below_of(values: Values, tensor: torch.Tensor) -> int | None:
         return _VALUE_COUNTS[tensor.dtype]
     if not is_virtual(tensor):
         return None
-    twin = values.twin(tensor)
-    if twin is None or not twin.numel():
+    cpu_values = values.cpu_values(tensor)
+    if cpu_values is None or not cpu_values.numel():
         block = values.storages.of(tensor)
         return None if block is None else block.below
     with _C._DisableTorchDispatch():
-        whole = twin.dtype.is_floating_point and bool(twin.isfinite().all())
-        return below_in(twin.floor().long() if whole else twin)  # floats: rounded down
+        whole = cpu_values.dtype.is_floating_point and bool(cpu_values.isfinite().all())
+        return below_in(cpu_values.floor().long() if whole else cpu_values)  # floats: rounded down
 
 
 def below_in(tensor: torch.Tensor) -> int | None:

@@ -1,4 +1,7 @@
-"""Rules for what an operator does to known values and their health."""
+"""Rules for what an operator does to known values and their health.
+
+Health is what a condition or a count is in a run without NaN or overflow (`CardMemory.healthy`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.tensors.assumptions import Assumption
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.stand_ins.value_signs import LookRule
+    from nbmem.virtual.tensors.stand_ins.value_signs import SignRule
     from nbmem.virtual.tensors.values import Values
 
     Bound = Callable[[Values, OperatorCall], int | None]
@@ -41,7 +44,7 @@ class ValueRule:
         below: An exclusive bound of the integers of its last result.
         largest: An exclusive bound of the integers that it searches. If they are not known one by
             one, its first result is taken to be that bound minus one.
-        look: Returns sign and seed of its results' floats if they are unknown
+        sign_rule: Returns sign and seed of its results' floats if they are unknown
             (stand_ins/value_signs.py); None: positive.
         shared: The sum of its results. If they are not known one by one, each is taken to have an
             equal share of it.
@@ -58,20 +61,20 @@ class ValueRule:
     most: Bound | None = None
     below: Bound | None = None
     largest: Bound | None = None
-    look: LookRule | None = None
+    sign_rule: SignRule | None = None
     shared: Bound | None = None
     assumes: Assumption | None = None
 
     @property
     def bounds(self) -> tuple[tuple[str, Bound], ...]:
-        """The rules that bound results, by name; mostly none."""
+        """The rules that bound results, by name; most operators have none."""
         every = (
             *(("most", self.most), ("below", self.below)),
             *(("largest", self.largest), ("shared", self.shared)),
         )
         return tuple((name, rule) for name, rule in every if rule is not None)
 
-    def makes(self, call: OperatorCall) -> bool:
+    def ignores_values(self, call: OperatorCall) -> bool:
         """Return whether a call makes values from no more than a shape."""
         return self.by_geometry or not any(is_virtual(t) for t in call.tensors)
 
@@ -102,10 +105,7 @@ def inverted_health(call: OperatorCall, flag: bool | None) -> bool | None:  # no
 
 
 def counted_up(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
-    """Return False if all flags are False, so that the count is 0; else None.
-
-    A flag has no count.
-    """
+    """Return False if all flags are False, so that the count is 0; else None."""
     del call
     return None if flag is None or flag else False
 
@@ -116,11 +116,11 @@ def compared(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT
     A tensor equals itself, and nothing is infinite.
     """
     left, right = call.args[:2]
-    alike = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)
+    if_equal = {aten.eq: True, aten.ne: False}.get(call.func.overloadpacket)
     if isinstance(right, torch.Tensor):
-        return alike if left is right else None
-    if alike is not None and right in (math.inf, -math.inf):
-        return not alike
+        return if_equal if left is right else None
+    if if_equal is not None and right in (math.inf, -math.inf):
+        return not if_equal
     if flag is None:
         return None
     with _C._DisableTorchDispatch():

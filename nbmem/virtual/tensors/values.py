@@ -1,8 +1,8 @@
 """Small values that are known, and stand-ins for values that are not.
 
-Integer, bool and tiny float tensors from the CPU or from factories are also computed on the CPU.
-The copy is their twin. So masks, lengths, GradScaler's scale and counters lead the program as on a
-real card. Other values are stand-ins: what a healthy run would give.
+Integer, bool and tiny float tensors from the CPU or from factories are also computed on the CPU:
+`cpu_values` of their memory. So masks, lengths, GradScaler's scale and counters lead the program as
+on a real card. Other values are stand-ins: what a healthy run would give.
 
 An unknown condition must not lead a program in circles: `generate()` and rejection sampling loop
 until a bool ends them. What a known side decides is known (`unknown & 0`). What libraries check is
@@ -24,7 +24,7 @@ from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.shapes import dense
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
-from nbmem.virtual.tensors.stand_ins.value_signs import show_as
+from nbmem.virtual.tensors.stand_ins.value_signs import set_sign_and_seed
 from nbmem.virtual.tensors.value_bounds import agreed, learn
 from nbmem.virtual.warnings import LOOP, VALUES
 
@@ -77,15 +77,15 @@ class Values:
         self.host = host
         self._asked: Counter[tuple[CodeType, int]] = Counter()
 
-    def twin(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def cpu_values(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a CPU view of a tensor's values; None if they are unknown."""
         block = self.storages.of(tensor)
-        twin = None if block is None else block.twin
-        if twin is None and tensor.numel():
+        cpu_values = None if block is None else block.cpu_values
+        if cpu_values is None and tensor.numel():
             return None
         with _C._DisableTorchDispatch():
             empty = torch.empty(0, dtype=tensor.dtype, device=CPU)
-            storage = empty.untyped_storage() if twin is None else twin
+            storage = empty.untyped_storage() if cpu_values is None else cpu_values
             view = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
             view = view.conj() if tensor.is_conj() else view
             return torch._neg_view(view) if tensor.is_neg() else view
@@ -96,12 +96,12 @@ class Values:
         if block is None or not worth_following(tensor, made=made) or tensor.storage_offset():
             return
         with _C._DisableTorchDispatch():
-            twin = torch.empty_strided(
+            cpu_values = torch.empty_strided(
                 tensor.size(), tensor.stride(), dtype=tensor.dtype, device=CPU
             )
-            twin.copy_(value)
-        if twin.untyped_storage().nbytes() == tensor.untyped_storage().nbytes():
-            block.twin = twin.untyped_storage()
+            cpu_values.copy_(value)
+        if cpu_values.untyped_storage().nbytes() == tensor.untyped_storage().nbytes():
+            block.cpu_values = cpu_values.untyped_storage()
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget the values of a tensor's storage."""
@@ -110,18 +110,18 @@ class Values:
             block.forget_values()
 
     def follow(self, call: OperatorCall, fresh: list[torch.Tensor]) -> None:
-        """Repeat a call on CPU twins, or forget the values that it changed."""
+        """Repeat a call on CPU values, or forget the values that it changed."""
         rule = self._rule_of(call.func)
         known = [(name, bound(self, call)) for name, bound in rule.bounds]
-        look = None if rule.look is None else rule.look(self, call)
+        sign_and_seed = None if rule.sign_rule is None else rule.sign_rule(self, call)
         assumed = None if rule.assumes is None else rule.assumes(self, call)
         self._follow(call, rule, fresh)
-        made = (fresh or call.mutated()) if known or look or rule.assumes else []
+        made = (fresh or call.mutated()) if known or sign_and_seed or rule.assumes else []
         if assumed is not None and made and (block := self.storages.of(made[0])) is not None:
             block.assumed = assumed
-        if look is not None:
+        if sign_and_seed is not None:
             for tensor in fresh[:1] or made:
-                show_as(self, tensor, look)
+                set_sign_and_seed(self, tensor, sign_and_seed)
         for name, bound in known:
             if made and bound is not None:
                 learn(self, name, made, bound)
@@ -133,7 +133,7 @@ class Values:
             return
         if not (mutates or fresh):
             return
-        wanted = mutates or any(worth_following(t, made=rule.makes(call)) for t in fresh)
+        wanted = mutates or any(worth_following(t, made=rule.ignores_values(call)) for t in fresh)
         if wanted and self._follow_exactly(call, rule, fresh):
             return
         if (
@@ -166,14 +166,14 @@ class Values:
             return False
         if rule.overwrites and self._overwrite(call):
             return True
-        twins: dict[int, torch.Tensor] = {}
+        on_cpu: dict[int, torch.Tensor] = {}
         for tensor in call.tensors:
             if is_virtual(tensor):
-                twin = _shape(tensor) if rule.by_geometry else self.twin(tensor)
-                if twin is None:
+                cpu_values = _shape(tensor) if rule.by_geometry else self.cpu_values(tensor)
+                if cpu_values is None:
                     return False
-                twins[id(tensor)] = twin
-        args, kwargs = call.map(lambda t: twins.get(id(t), t))
+                on_cpu[id(tensor)] = cpu_values
+        args, kwargs = call.map(lambda t: on_cpu.get(id(t), t))
         for name, arg in kwargs.items():
             if isinstance(arg, torch.device):
                 kwargs[name] = CPU
@@ -188,7 +188,7 @@ class Values:
             if len(values) == len(fresh):
                 for tensor, value in zip(fresh, values, strict=True):
                     if tuple(tensor.size()) == tuple(value.size()):
-                        self.teach(tensor, value, made=rule.makes(call))
+                        self.teach(tensor, value, made=rule.ignores_values(call))
         return True
 
     def _absorbed(self, call: OperatorCall, absorbs: bool, result: torch.Tensor) -> bool:  # noqa: FBT001
@@ -201,9 +201,9 @@ class Values:
         if absorbs and result.dtype is not torch.bool:
             return False
         for tensor in call.tensors:
-            twin = self.twin(tensor) if is_virtual(tensor) else tensor
+            cpu_values = self.cpu_values(tensor) if is_virtual(tensor) else tensor
             with _C._DisableTorchDispatch():
-                if twin is not None and bool((twin == absorbs).all()):
+                if cpu_values is not None and bool((cpu_values == absorbs).all()):
                     value = torch.full((), absorbs, dtype=result.dtype, device=CPU)
                     self.teach(result, value.expand(result.size()))
                     return True
@@ -219,7 +219,7 @@ class Values:
         with _C._DisableTorchDispatch():
             if call.func is aten.copy_.default:
                 source = call.args[1]
-                value = self.twin(source) if is_virtual(source) else source
+                value = self.cpu_values(source) if is_virtual(source) else source
                 if value is None:
                     return False
                 value = value.expand(target.size())
@@ -252,21 +252,21 @@ class Values:
 
         Of numbers: False if all are zero.
         """
-        twin = self.twin(tensor)
-        if twin is None:
+        cpu_values = self.cpu_values(tensor)
+        if cpu_values is None:
             block = self.storages.of(tensor)
             return None if block is None else block.healthy
         with _C._DisableTorchDispatch():
-            if not twin.any():
+            if not cpu_values.any():
                 return False
-            return True if twin.dtype is torch.bool and twin.all() else None
+            return True if cpu_values.dtype is torch.bool and cpu_values.all() else None
 
     def scalar(self, tensor: torch.Tensor) -> Any:
         """Return the answer to `.item()`."""
-        twin = self.twin(tensor)
-        if twin is not None:
+        cpu_values = self.cpu_values(tensor)
+        if cpu_values is not None:
             with _C._DisableTorchDispatch():
-                return twin.item()
+                return cpu_values.item()
         self._note(VALUES)
         block = self.storages.of(tensor)
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -295,9 +295,9 @@ class Values:
 
     def on_cpu(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy on the CPU, with stand-ins for unknown values."""
-        twin = self.twin(tensor)
+        cpu_values = self.cpu_values(tensor)
         dtype = dtype or tensor.dtype
-        if twin is None:
+        if cpu_values is None:
             self._note(VALUES)
             block = self.storages.of(tensor)
             if tensor.numel() > LARGE and not (block and block.assumed):
@@ -305,7 +305,7 @@ class Values:
             return unknown(tensor, block, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
-            return copy.copy_(twin)
+            return copy.copy_(cpu_values)
 
     def _unread(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Make a large CPU copy of untouched pages.

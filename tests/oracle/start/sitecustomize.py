@@ -1,6 +1,6 @@
-"""Put the oracle in the virtual card's place at Python's start.
+"""Replace the virtual card by the oracle when Python starts.
 
-A folder of its own in PYTHONPATH, for kernels, `nbmem run` and whatever else the tests start.
+This folder is in the PYTHONPATH of each process that the tests start: kernels and `nbmem run`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
 
-PLACE = "nbmem.virtual"
+PATCHED_MODULE = "nbmem.virtual"
 
 
 class Finder:
-    """Finds nbmem.virtual as always, and changes it once it is executed."""
+    """Finds nbmem.virtual on the path and patches it after its execution."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        if name != PLACE:
+        if name != PATCHED_MODULE:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
-        def executed(module: Any) -> None:
+        def execute_and_patch(module: Any) -> None:
             from tests.oracle.card import put_in
 
             execute(module)
             put_in(module)
 
-        vars(spec.loader)["exec_module"] = executed
+        vars(spec.loader)["exec_module"] = execute_and_patch
         return spec
 
 

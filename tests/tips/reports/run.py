@@ -45,8 +45,8 @@ def run_program(text: str, name: str, card: str) -> dict[str, Any]:
             {"XDG_CONFIG_HOME": folder, "APPDATA": folder, "PYTORCH_CUDA_ALLOC_CONF": ""},
             LIMIT,
         )
-        said = (ran.stdout + ran.stderr).replace(f"{folder}{os.sep}", "")
-        ended = f"exit code {ran.returncode}: {said[-300:]}"
+        output = (ran.stdout + ran.stderr).replace(f"{folder}{os.sep}", "")
+        ended = f"exit code {ran.returncode}: {output[-300:]}"
         if not report.exists():
             raise BrokenError(ended)
         found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
@@ -127,10 +127,10 @@ def _gain(report: Report, before: dict[str, Any], text: str) -> tuple[int | str,
         after = run_program(text, report.name, report.card)
     except BrokenError as err:
         return str(err), []
-    said = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(after)]
+    output = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(after)]
     if ended_by(after) is not None:
-        return "out of memory", said
-    return bytes_of(before, report.measure) - bytes_of(after, report.measure), said
+        return "out of memory", output
+    return bytes_of(before, report.measure) - bytes_of(after, report.measure), output
 
 
 def is_kept(verdict: dict[str, Any], measure: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.arguments import parser_of
-from nbmem.frontends.notebook.commands import estimates as asking
+from nbmem.frontends.notebook.commands import estimates as estimate_cells
 from nbmem.frontends.notebook.commands.base import MagicCommand
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(notebook: Notebook, argument: str) -> None:
-    _answer(notebook, argument, asking.cell_above(notebook))
+    _answer(notebook, argument, estimate_cells.cell_above(notebook))
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
-    _answer(notebook, argument, asking.cell_below(notebook, cell))
+    _answer(notebook, argument, estimate_cells.cell_below(notebook, cell))
 
 
-def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
+def _answer(notebook: Notebook, argument: str, cell: estimate_cells.CellSource) -> None:
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.engine.choice import NO_RANKS, choose
@@ -46,19 +46,22 @@ def _answer(notebook: Notebook, argument: str, cell: asking.CellSource) -> None:
     from nbmem.estimates.programs import programs
 
     shell = notebook.shell
-    asked = planned(options)
+    arguments = planned(options)
     names = shell.user_ns
     plain = programs.cell(cell.code, names, title=cell.title)
     ranks = worlds(options)
     program = plain if ranks else with_batch(plain, options.batch, names)
-    with asking.EstimateProgress(shell, "plan") as progress:
+    with estimate_cells.EstimateProgress(shell, "plan") as progress:
         answer: Any
         if ranks:
             choose(options.engine, NO_RANKS)
-            kept, tell = asked["margin"], progress.add_line
-            answer = estimates.worlds(program, options.gpu, ranks, margin=kept, tell=tell)
+            answer = estimates.worlds(
+                program, options.gpu, ranks, margin=arguments["margin"], tell=progress.add_line
+            )
         else:
-            answer = estimates.plan(program, **asked, tell=progress.add_line, show=progress.partial)
+            answer = estimates.plan(
+                program, **arguments, tell=progress.add_line, show=progress.partial
+            )
         progress.show(answer)
     answer.write(json=options.json, html=options.html)
 

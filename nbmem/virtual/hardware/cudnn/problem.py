@@ -19,13 +19,13 @@ class Problem:
         kind: "forward", or the gradient "input" or "weight".
         dtype: "float32", "float64", "float16" or "bfloat16".
         source: Size and strides of the input.
-        weight: The same of the weights.
-        result: The same of the output.
-        padding: For each spatial dimension.
-        stride: The same.
-        dilation: The same.
+        weight: Size and strides of the weights.
+        result: Size and strides of the output.
+        padding: Padding of each spatial dimension.
+        stride: Stride in each spatial dimension.
+        dilation: Dilation in each spatial dimension.
         tf32: Whether float32 may be rounded for tensor cores.
-        deterministic: Whether kernels must be.
+        deterministic: Whether only deterministic kernels may run.
     """
 
     kind: str

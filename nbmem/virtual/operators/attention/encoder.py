@@ -1,6 +1,6 @@
 """The fast path of MultiheadAttention and TransformerEncoderLayer.
 
-The operators here are those that it consists of.
+Here it is run as the operators of which it consists.
 
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/transformer.cpp
 https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers/cuda/attention.cu
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten
+_ATTENTION_ARGUMENTS = (
+    *("qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type"),
+)
 
 
 def layer(executor: Executor, call: OperatorCall) -> Any:
@@ -34,8 +37,7 @@ def layer(executor: Executor, call: OperatorCall) -> Any:
     norms = [
         (call.argument(f"norm_weight_{n}"), call.argument(f"norm_bias_{n}"), eps) for n in (1, 2)
     ]
-    names = ("num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
-    heads, *weights, mask, kind = map(call.argument, names)
+    heads, *weights, mask, kind = map(call.argument, ("num_heads", *_ATTENTION_ARGUMENTS))
     with executor:
         x = F.layer_norm(source, (width,), *norms[0]) if first else source
         x = _attention((x, x, x), heads, weights, mask, kind, need_weights=False)[0]
@@ -59,8 +61,7 @@ def layer(executor: Executor, call: OperatorCall) -> Any:
 
 def attention(executor: Executor, call: OperatorCall) -> Any:
     """Run the layer's attention, and return its weights if wanted."""
-    names = ("num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "mask_type")
-    heads, *weights, mask, kind = map(call.argument, names)
+    heads, *weights, mask, kind = map(call.argument, ("num_head", *_ATTENTION_ARGUMENTS))
     wanted = bool(call.argument("need_weights"))
     with executor:
         result, rows = _attention(call.args[:3], heads, weights, mask, kind, need_weights=wanted)
@@ -84,32 +85,32 @@ def _attention(  # noqa: PLR0913 - the operator's
     Without a fused kernel the softmax is in place, and the result reuses the queries' memory.
     """
     query, key, value = sources
-    into, into_bias, back, back_bias = weights
-    alike = query is key and key is value
-    if alike and not need_weights and mask is None:
+    in_weight, in_bias, out_weight, out_bias = weights
+    is_self_attention = query is key and key is value
+    if is_self_attention and not need_weights and mask is None:
         part = _by_head(query, heads)
         if choose(part, part, part, None, dropout=0.0, is_causal=False, gqa=False) != "math":
-            projected = F.linear(query, into, into_bias)
+            projected = F.linear(query, in_weight, in_bias)
             parts = [_by_head(part, heads) for part in projected.chunk(3, -1)]
             joined = F.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(query.size())
-            result = F.linear(joined, back, back_bias)
+            result = F.linear(joined, out_weight, out_bias)
             del joined, parts, projected
             return result, None
-    parts = list(aten._transform_bias_rescale_qkv(_projected(sources, into), into_bias, heads))
+    parts = list(aten._transform_bias_rescale_qkv(_projected(sources, in_weight), in_bias, heads))
     flat = [part.flatten(0, 1) for part in parts]
     scores = torch.bmm(flat[0], flat[1].transpose(1, 2)).view(*parts[0].shape[:3], key.size(1))
     if mask is None:
         aten._softmax.out(scores, -1, False, out=scores)
     else:
         scores = aten._masked_softmax(scores, mask.to(torch.bool), scores.dim() - 1, kind)
-    # The queries' space takes the result.
+    # torch writes the result into the queries' memory.
     aten.bmm.out(scores.flatten(0, 1), flat[2], out=flat[0])
-    kept = scores if need_weights else None
+    returned = scores if need_weights else None
     del scores
     joined = parts[0].transpose(1, 2).reshape(query.size())
-    result = F.linear(joined.flatten(0, 1), back, back_bias).view(query.size())
+    result = F.linear(joined.flatten(0, 1), out_weight, out_bias).view(query.size())
     del joined, flat, parts
-    return result, kept
+    return result, returned
 
 
 def _projected(sources: Any, weight: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from nbmem.virtual.operator_model.operator import contiguous, drop, out, outs, temporary
-from nbmem.virtual.split_kv import splits_of
+from nbmem.virtual.split_kv import num_splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,9 @@ RANDOM_STATE = 16
 """Bytes of a seed and an offset."""
 PARTS_APART = 128
 """Rows of padding after each sequence of a varlen batch, in backward's buffers."""
-_MOST_PARTS = 128
-_ROWS = 64
-"""Of the kernel that cuts the keys of a query into parts."""
+_MAX_SPLITS = 128
+_QUERY_BLOCK = 64
+"""Rows of queries in a block of the split-KV kernel."""
 
 
 class FlashSizes(NamedTuple):
@@ -178,8 +178,8 @@ def key_splits(launch: Launch, sizes: FlashSizes) -> int:
     heads, queries = sizes.heads, sizes.queries
     if _is_one_query(launch, sizes):
         heads, queries = sizes.key_heads, sizes.heads // sizes.key_heads
-    blocks = sizes.batch * heads * -(-queries // _ROWS)
-    return splits_of(blocks, 2 * launch.card.processors, -(-sizes.keys // block), _MOST_PARTS)
+    blocks = sizes.batch * heads * -(-queries // _QUERY_BLOCK)
+    return num_splits(blocks, 2 * launch.card.processors, -(-sizes.keys // block), _MAX_SPLITS)
 
 
 def padded_head_size(size: int) -> int:

@@ -109,12 +109,12 @@ def make_get_future(work_class: Any) -> Callable[[Any], Any]:
     Args:
         work_class: The class of `completed_work`; torch 2.6 has one class for every backend.
     """
-    true = work_class.get_future
+    original = work_class.get_future
 
     def get_future(work: Any) -> Any:
         _, sent = _tensors_by_work.get(id(work), (None, None))
         if sent is None and work_class.__name__ == "Work":
-            return true(work)
+            return original(work)
         return CompletedFuture([tensor for told in sent or () if (tensor := told()) is not None])
 
     return get_future
@@ -180,8 +180,8 @@ def run_send(executor: Executor, call: OperatorCall) -> Any:
     call.gpu.workspaces.nccl()
     for tensor in call.args[0]:
         if _is_exchanged(tensor) and rank_messages.folder() is not None:
-            twin = executor.values.twin(tensor)
-            rank_messages.send(*_ends(call), None if twin is None else twin.tolist())
+            cpu_values = executor.values.cpu_values(tensor)
+            rank_messages.send(*_ends(call), None if cpu_values is None else cpu_values.tolist())
     return _finish_call(call, call.args[0])
 
 
@@ -226,7 +226,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 def _share(executor: Executor, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
     """Set outputs to repeated values of the source, or to unknown."""
-    value = executor.values.twin(source) if is_virtual(source) else None
+    value = executor.values.cpu_values(source) if is_virtual(source) else None
     storages: dict[int, list[torch.Tensor]] = {}
     for output in outputs:
         if is_virtual(output):

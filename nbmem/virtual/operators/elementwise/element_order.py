@@ -1,7 +1,8 @@
 """Strides of results where CUDA kernels and torch's shape rules differ.
 
-A kernel of several tensors follows the first one that has an order. torch's rules for these are
-written as other operators, which begin with another tensor. It matters to later copies.
+A kernel of several tensors takes its strides from the first tensor whose strides are not ambiguous.
+torch's shape rules for these operators call other operators, with the tensors in another order. The
+strides decide whether later operators copy.
 
 aten/src/ATen/native/cuda/Activation*.cu, BinaryOps.cpp, Loss.cpp; aten/src/ATen/TensorIterator.cpp:
 reorder_dimensions

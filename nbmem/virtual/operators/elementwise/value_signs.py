@@ -23,12 +23,12 @@ from nbmem.virtual.tensors.stand_ins.value_signs import (
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.stand_ins.value_signs import LookRule
+    from nbmem.virtual.tensors.stand_ins.value_signs import SignRule
     from nbmem.virtual.tensors.values import Values
 
 
 def uniform(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return a look that is signed if the range of `uniform_` begins below 0."""
+    """Return whether the range of `uniform_` begins below 0, as a sign."""
     del values
     return SignAndSeed(0, signed=call.argument("from", 0.0) < 0)
 
@@ -71,7 +71,7 @@ _POSITIVE_IN_PLACE = (
     *("reciprocal", "relu", "rsqrt", "sigmoid", "sin", "sqrt", "square", "tanh", "threshold"),
     *("zero", "eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_not", "logical_or"),
 )
-SIGN_RULES: dict[str, LookRule] = {
+SIGN_RULES: dict[str, SignRule] = {
     **{name: as_arguments for plain in _AS_ARGUMENTS for name in (plain, f"{plain}_")},
     **{name: signed for plain in _SIGNED for name in (plain, f"{plain}_")},
     **{f"{name}_": positive for name in _POSITIVE_IN_PLACE},

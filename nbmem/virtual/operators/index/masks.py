@@ -32,10 +32,10 @@ def _count(executor: Executor, call: OperatorCall, tensor: torch.Tensor, note: s
     Without a bound all are counted, with a note.
     """
     call.gpu.capture.check_wait(call.gpu.stream.handle)  # for the number
-    twin = executor.values.twin(tensor) if is_virtual(tensor) else tensor
-    if twin is not None:
+    cpu_values = executor.values.cpu_values(tensor) if is_virtual(tensor) else tensor
+    if cpu_values is not None:
         with _C._DisableTorchDispatch():
-            return int(torch.count_nonzero(twin))
+            return int(torch.count_nonzero(cpu_values))
     most = most_of(executor.values, tensor) if is_virtual(tensor) else None
     if most is not None and most < tensor.numel():
         return most  # The program itself has set no more.
@@ -174,7 +174,7 @@ def _add_by_mask(executor: Executor, call: OperatorCall) -> Any:
     If the mask is unknown, the number of values may be the number that it selects.
     """
     tensor, (mask,), values = call.args[:3]
-    known = executor.values.twin(mask) if is_virtual(mask) else mask
+    known = executor.values.cpu_values(mask) if is_virtual(mask) else mask
     a_row_each = known is None and values.dim() and values.size(0) != 1
     found = values.size(0) if a_row_each else _count(executor, call, mask, NONZERO)
     place = torch.empty(found, dtype=torch.int64, device="meta")
@@ -225,7 +225,7 @@ def _on_card(executor: Executor, call: OperatorCall, indices: Any) -> list[torch
             plain.append(None)
         elif _is_mask(at):
             found = at.nonzero()
-            if is_virtual(at) and executor.values.twin(at) is None:
+            if is_virtual(at) and executor.values.cpu_values(at) is None:
                 executor.values.forget(found)  # What is written there is not known.
             plain.extend(found.unbind(1))
         else:

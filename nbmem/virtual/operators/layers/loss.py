@@ -191,10 +191,8 @@ def soft_margin_backward(launch: Launch) -> Iterator[Step]:
 
 def multi_margin(launch: Launch) -> Iterator[Step]:
     """Plan the results; a reduction needs one term per row besides."""
-    tensor = launch["self"]
     yield from outs(launch)
-    if launch["reduction"] and tensor.dim() == 2:
-        yield temporary("terms", tensor.size(0) * tensor.element_size())
+    yield from _terms_of_rows(launch)
 
 
 def multilabel_margin(launch: Launch) -> Iterator[Step]:
@@ -202,11 +200,15 @@ def multilabel_margin(launch: Launch) -> Iterator[Step]:
 
     The terms are needed for a reduction of a batch only.
     """
-    tensor = launch["self"]
     yield out(1)
+    yield from _terms_of_rows(launch)
+    yield out(0)
+
+
+def _terms_of_rows(launch: Launch) -> Iterator[Step]:
+    tensor = launch["self"]
     if launch["reduction"] and tensor.dim() == 2:
         yield temporary("terms", tensor.size(0) * tensor.element_size())
-    yield out(0)
 
 
 _NLL = "aten/src/ATen/native/cuda/Loss.cu: nll_loss_forward_out_cuda_template"

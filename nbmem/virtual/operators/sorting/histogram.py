@@ -53,11 +53,11 @@ def bincount(executor: Executor, call: OperatorCall) -> Any:
     """
     tensor, weights = call.args[0], call.argument("weights")
     bins = int(call.argument("minlength", 0) or 0)
-    twin = executor.values.twin(tensor)
+    cpu_values = executor.values.cpu_values(tensor)
     if not tensor.numel():
         pass  # only `minlength` bins
-    elif twin is not None:
-        bins = max(bins, int(twin.max()) + 1)
+    elif cpu_values is not None:
+        bins = max(bins, int(cpu_values.max()) + 1)
     elif (bound := below_of(executor.values, tensor)) is not None:
         bins = max(bins, bound)
     elif not bins:
@@ -88,7 +88,7 @@ def _spread(
 
     Programs rely on the sum of the counts.
     """
-    if executor.values.twin(counts) is None:
+    if executor.values.cpu_values(counts) is None:
         call.gpu.note(COUNTS)
         share_out(executor.values, tensor.numel(), counts)
 

@@ -71,10 +71,10 @@ def repeat_interleave(executor: Executor, call: OperatorCall) -> Any:
     size = call.argument("output_size")
     if size is None:
         call.gpu.capture.check_wait(call.gpu.stream.handle)
-        twin = executor.values.twin(repeats)
-        if twin is None:
+        cpu_values = executor.values.cpu_values(repeats)
+        if cpu_values is None:
             call.gpu.note(REPEAT)
-        size = int(twin.sum()) if twin is not None else repeats.numel()
+        size = int(cpu_values.sum()) if cpu_values is not None else repeats.numel()
     return executor.deliver(call, one((int(size),), repeats.dtype))
 
 

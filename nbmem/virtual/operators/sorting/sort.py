@@ -32,23 +32,24 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-SMALL = 4096
-"""Rows of up to so many elements are sorted in place."""
-ONE_BY_ONE = 1_000_000
-"""Rows of so many elements are sorted one after the other."""
-MANY_ROWS = 128
-"""Rows from which a segmented sort is used."""
+MAX_SORTED_IN_PLACE = 4096
+"""Longest row, in elements, that is sorted in place."""
+MIN_SORTED_ALONE = 1_000_000
+"""Shortest row, in elements, that is sorted by a call of its own."""
+MIN_SEGMENTED = 128
+"""Fewest rows for which a segmented sort is used."""
 THREADS = 256
 DIGITS = 256
-BLOCKS = 6
-"""Of a multiprocessor: its 65,536 registers for 256 threads with 40 each."""
+BLOCKS_PER_PROCESSOR = 6
+"""A multiprocessor has 65,536 registers; a block takes 256 threads with 40 each."""
 FEWEST_ITEMS, MOST_ITEMS = 4, 64
-"""Elements of one thread."""
-WORTH_SEVERAL_BLOCKS = (
+"""Elements that one thread searches."""
+MIN_ROW_FOR_BLOCKS = (
     *((20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800)),
 )
-"""Up to so many rows are split among blocks if they have at least so many elements."""
-MORE_ROWS = 400
+"""Pairs: most rows, and elements from which each such row is split among blocks."""
+MIN_ROW_OF_MANY = 400
+"""Elements from which a row is split if there are more than 4000 rows."""
 
 
 def sort(launch: Launch) -> Iterator[Step]:
@@ -64,7 +65,7 @@ def _sort(card: Card, tensor: torch.Tensor, dim: int) -> Iterator[Step]:
     row = tensor.size(dim) if tensor.dim() else 1
     if not count:
         return
-    if row <= SMALL:
+    if row <= MAX_SORTED_IN_PLACE:
         yield temporary("range", row * LONG)
         yield drop("range")
         return
@@ -78,12 +79,12 @@ def _sort(card: Card, tensor: torch.Tensor, dim: int) -> Iterator[Step]:
 def sort_rows(card: Card, rows: int, row: int, item: int) -> Iterator[Step]:
     """Plan the sort of contiguous rows (launch_stable_sort_kernel)."""
     count = rows * row
-    if rows == 1 or row >= ONE_BY_ONE:
+    if rows == 1 or row >= MIN_SORTED_ALONE:
         yield temporary("positions", row * LONG)
         for _ in range(rows):
             yield temporary("sort", cub.radix_sort(card, row, item, LONG))
             yield drop("sort")
-    elif rows < MANY_ROWS:
+    elif rows < MIN_SEGMENTED:
         yield temporary("positions", count * LONG)
         yield temporary("sorted positions", count * LONG)
         yield temporary("keys", count * item)
@@ -116,20 +117,20 @@ def topk(launch: Launch) -> Iterator[Step]:
     if not tensor.numel() or not launch["k"]:
         return
     rows = tensor.numel() // row
-    if _several_blocks(rows, row):
-        yield from _by_digits(rows, row, tensor.element_size(), launch.card)
-    if launch["sorted"] and launch["k"] > SMALL:
+    if _uses_several_blocks(rows, row):
+        yield from _radix_select(rows, row, tensor.element_size(), launch.card)
+    if launch["sorted"] and launch["k"] > MAX_SORTED_IN_PLACE:
         yield from _sort_again(launch, rows, tensor.element_size())
 
 
-def _several_blocks(rows: int, row: int) -> bool:
-    fits = (row >= length for most, length in WORTH_SEVERAL_BLOCKS if rows <= most)
-    return next(fits, row >= MORE_ROWS)
+def _uses_several_blocks(rows: int, row: int) -> bool:
+    fits = (row >= length for most_rows, length in MIN_ROW_FOR_BLOCKS if rows <= most_rows)
+    return next(fits, row >= MIN_ROW_OF_MANY)
 
 
-def _by_digits(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
+def _radix_select(rows: int, row: int, item: int, card: Card) -> Iterator[Step]:
     """Plan the search with several blocks per row (mbtopk::launch)."""
-    threads = card.processors * BLOCKS * THREADS
+    threads = card.processors * BLOCKS_PER_PROCESSOR * THREADS
     items = max(FEWEST_ITEMS, min(-(-rows * row // threads), MOST_ITEMS))
     blocks = rows * -(-row // (items * THREADS))
     bits = max(4, item)
@@ -176,13 +177,13 @@ def median(launch: Launch) -> Iterator[Step]:
             yield temporary("counted", tensor.numel() * LONG)
         yield from staging.staging_steps(tensor.reshape(-1), [0], LONG, launch.card)
         yield drop("counted")
-        yield from _place_among_numbers()
+        yield from _median_position()
         yield drop("are nan")
     yield out()
 
 
-def _place_among_numbers() -> Iterator[Step]:
-    """Plan the place of the median: half of the count of non-NaN elements.
+def _median_position() -> Iterator[Step]:
+    """Plan the median's position: half of the count of non-NaN elements.
 
     The half is computed through a float and rounded down.
     """

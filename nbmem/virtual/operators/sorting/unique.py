@@ -157,10 +157,10 @@ def unique(executor: Executor, call: OperatorCall) -> Any:
     There are at most as many as there are elements or rows. Known bounds make it less.
     """
     tensor, dim = call.args[0], call.argument("dim")
-    twin = executor.values.twin(tensor)
-    if twin is not None:
+    cpu_values = executor.values.cpu_values(tensor)
+    if cpu_values is not None:
         with _C._DisableTorchDispatch():
-            args, kwargs = call.map(lambda _: twin)
+            args, kwargs = call.map(lambda _: cpu_values)
             found = int(call.func(*args, **kwargs)[0].size(dim or 0))
     else:
         call.gpu.note(UNIQUE)

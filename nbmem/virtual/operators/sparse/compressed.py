@@ -208,14 +208,20 @@ def _places_of_product(
 
     None is returned if those of a factor are unknown.
     """
-    twins = [executor.values.twin(i) for one in (left, right) for i in (one.compressed, one.plain)]
-    if any(twin is None for twin in twins):
+    indices = [
+        executor.values.cpu_values(i) for one in (left, right) for i in (one.compressed, one.plain)
+    ]
+    if any(cpu_values is None for cpu_values in indices):
         return None
     with _C._DisableTorchDispatch():
         first, second = (
             torch.sparse_csr_tensor(outer, inner, torch.ones(one.nnz), shape)
             for one, outer, inner, shape in zip(
-                (left, right), twins[::2], twins[1::2], (sizes[:2], sizes[1:]), strict=True
+                (left, right),
+                indices[::2],
+                indices[1::2],
+                (sizes[:2], sizes[1:]),
+                strict=True,
             )
         )
         product = first @ second

@@ -26,7 +26,7 @@ KEEP_ZEROS = (
     "frac", "isinf", "isnan", "isneginf", "isposinf", "log1p", "rad2deg", "relu", "round", "sgn",
     "sign", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
-"""Functions that leave a zero one: of the values alone."""
+"""Functions of which f(0) is 0, so that only stored values change."""
 
 
 def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
@@ -124,6 +124,7 @@ def _multiply_sparse(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if not searched.coalesced:
         held += torch.empty(searched.nnz, dtype=torch.int64, device=left.device).sort()
     held.append(scratch(source.values, 2 * source.nnz * LONG))
+    # torch allocates and frees a placeholder of one number here.
     dummy = scratch(source.values, LONG)
     del dummy
     indices = source.indices.clone()
@@ -207,9 +208,8 @@ def add_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     if parts.coalesced:
         return left  # a kernel that takes no memory
     rows = left.size()[: parts.sparse_dim].numel()
-    one = parts.sparse_dim == 1
-    places = parts.indices[0] if one else parts.indices[0].clone()
-    left.view(rows, -1).index_add_(0, places, values.reshape(parts.nnz, -1), alpha=alpha)
+    flat_indices = parts.indices[0] if parts.sparse_dim == 1 else parts.indices[0].clone()
+    left.view(rows, -1).index_add_(0, flat_indices, values.reshape(parts.nnz, -1), alpha=alpha)
     return left
 
 

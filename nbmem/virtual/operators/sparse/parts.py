@@ -167,10 +167,10 @@ def _places(tensor: torch.Tensor, executor: Executor, call: OperatorCall) -> tor
     If they are unknown, the largest possible count is returned.
     """
     parts: Coo = parts_of(tensor)
-    twin = executor.values.twin(parts.indices)
-    if twin is not None:
+    cpu_values = executor.values.cpu_values(parts.indices)
+    if cpu_values is not None:
         with _C._DisableTorchDispatch():
-            return twin.unique(dim=1)
+            return cpu_values.unique(dim=1)
     if parts.distinct is not None:
         return parts.distinct
     call.gpu.note(COALESCE)

@@ -126,13 +126,13 @@ def _count_of_product(
     unknown.
     """
     inner = call.args[1].size(0)
-    twins = [executor.values.twin(parts.indices) for parts in (first, second)]
-    if twins[0] is not None and twins[1] is not None:
+    on_cpu = [executor.values.cpu_values(parts.indices) for parts in (first, second)]
+    if on_cpu[0] is not None and on_cpu[1] is not None:
         with _C._DisableTorchDispatch():
             shapes = ((size[0], inner), (inner, size[1]))
             both = [
-                torch.sparse_coo_tensor(twin, torch.ones(parts.nnz), shape)
-                for twin, parts, shape in zip(twins, (first, second), shapes, strict=True)
+                torch.sparse_coo_tensor(cpu_values, torch.ones(parts.nnz), shape)
+                for cpu_values, parts, shape in zip(on_cpu, (first, second), shapes, strict=True)
             ]
             return int(torch.sparse.mm(*both)._nnz())
     return likely_count(call, size, first.nnz, second.nnz)

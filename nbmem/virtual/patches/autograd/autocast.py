@@ -171,14 +171,14 @@ class AutocastKernels:
 
         The first ends an autocast region. The second loads operators that may need casts.
         """
-        true_clear, true_load = torch.clear_autocast_cache, torch.ops.load_library
+        original_clear, original_load = torch.clear_autocast_cache, torch.ops.load_library
 
         def clear() -> None:
             self.cache.clear()
-            true_clear()
+            original_clear()
 
         def load_library(path: Any) -> None:
-            true_load(path)
+            original_load(path)
             self._register_others()
 
         return [

@@ -111,7 +111,7 @@ def _gradient_nodes(results: Any, outputs: Any, *, accumulates: bool) -> Iterato
 
 def engine_patches() -> list[Patch]:
     """Return patches of _engine_run_backward, under both of its names."""
-    true_run = graph._engine_run_backward
+    original_run = graph._engine_run_backward
     leaf = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
     numbers = EngineSequenceNumbers()
 
@@ -120,13 +120,15 @@ def engine_patches() -> list[Patch]:
         runs.stack.append(create_graph)
         since = next_number() if create_graph and len(runs.stack) == 1 else None
         try:
-            results = true_run(outputs, *args, **kwargs)
+            results = original_run(outputs, *args, **kwargs)
         except BaseException as err:
             if len(runs.stack) == 1:
-                _clear_engine_queue(true_run, leaf)
-            if not isinstance(err, RuntimeError) or (said := as_cuda_message(str(err))) == str(err):
+                _clear_engine_queue(original_run, leaf)
+            if not isinstance(err, RuntimeError) or (message := as_cuda_message(str(err))) == str(
+                err
+            ):
                 raise
-            raise type(err)(said) from None
+            raise type(err)(message) from None
         finally:
             runs.stack.pop()
         if since is not None:

@@ -35,10 +35,10 @@ def higher_order_patches(mode: CardMode) -> list[Patch]:
 
     Each of their modules has a name of its own for torch's query of the current mode.
     """
-    true_current: Any = getattr(_python_dispatch, _ASKING)
+    original_current: Any = getattr(_python_dispatch, _ASKING)
 
     def current() -> Any:
-        found = true_current()
+        found = original_current()
         return None if found is mode else found
 
     modules = [sys.modules.get(f"torch._higher_order_ops.{name}") for name in _KERNELS]
@@ -50,11 +50,11 @@ def higher_order_patches(mode: CardMode) -> list[Patch]:
 
 
 def _tracing_patches(mode: CardMode, tracing: Any) -> list[Patch]:
-    true_tracer: Any = getattr(tracing, _TRACER)
+    original_tracer: Any = getattr(tracing, _TRACER)
 
-    @wraps(true_tracer)
+    @wraps(original_tracer)
     def tracer(*args: Any, **kwargs: Any) -> Any:
-        return _in_card_mode(mode, true_tracer(*args, **kwargs))
+        return _in_card_mode(mode, original_tracer(*args, **kwargs))
 
     return [
         Patch(tracing, _COPY, _in_card_mode(mode, getattr(tracing, _COPY))),
@@ -62,14 +62,14 @@ def _tracing_patches(mode: CardMode, tracing: Any) -> list[Patch]:
     ]
 
 
-def _in_card_mode(mode: CardMode, true: Any) -> Any:
+def _in_card_mode(mode: CardMode, original: Any) -> Any:
     """Return a function that runs in the card's mode if no mode is on."""
 
-    @wraps(true)
+    @wraps(original)
     def called(*args: Any, **kwargs: Any) -> Any:
         if _C._len_torch_dispatch_stack():
-            return true(*args, **kwargs)
+            return original(*args, **kwargs)
         with mode:
-            return true(*args, **kwargs)
+            return original(*args, **kwargs)
 
     return called

@@ -24,13 +24,13 @@ def thread_patches(mode: CardMode) -> list[Patch]:
 
     A thread that started earlier does not see the card.
     """
-    true_bootstrap = getattr(threading.Thread, _BOOTSTRAP, None)
-    if true_bootstrap is None:
+    original_bootstrap = getattr(threading.Thread, _BOOTSTRAP, None)
+    if original_bootstrap is None:
         return []
 
     def bootstrap(self: threading.Thread) -> Any:
         with mode:
-            return true_bootstrap(self)
+            return original_bootstrap(self)
 
     return [Patch(threading.Thread, _BOOTSTRAP, bootstrap)]
 

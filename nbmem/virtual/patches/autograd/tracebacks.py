@@ -28,7 +28,7 @@ def traceback_patches() -> list[Patch]:
 
 
 def _hooks() -> list[Patch]:
-    true_hook, true_thread, true_lost = (
+    original_hook, original_thread, original_lost = (
         sys.excepthook,
         threading.excepthook,
         sys.unraisablehook,
@@ -37,15 +37,15 @@ def _hooks() -> list[Patch]:
     def excepthook(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
         hide_own(error)
         shown = without_own(traceback)
-        true_hook(kind, error.with_traceback(shown), shown)
+        original_hook(kind, error.with_traceback(shown), shown)
 
     def of_thread(args: Any) -> Any:
         hide_own(args.exc_value)
-        return true_thread(args)
+        return original_thread(args)
 
     def of_finalizer(args: Any) -> Any:
         hide_own(args.exc_value)
-        return true_lost(args)
+        return original_lost(args)
 
     return [
         Patch(sys, "excepthook", excepthook, is_hook=True),
@@ -68,12 +68,12 @@ def _shell() -> list[Patch]:
     Empty without IPython.
     """
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
-    true_look = getattr(shell, "_get_exc_info", None)
-    if true_look is None:
+    original_look = getattr(shell, "_get_exc_info", None)
+    if original_look is None:
         return []
 
     def show(self: Any, exc_tuple: Any = None) -> Any:
         hide_own(sys.exc_info()[1] if exc_tuple is None else exc_tuple[1])
-        return true_look(self, exc_tuple)
+        return original_look(self, exc_tuple)
 
     return [Patch(shell, "_get_exc_info", show)]

@@ -27,12 +27,12 @@ _IS_CLOSE = torch.isclose
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
-    true = getattr(owner, name)
+    original = getattr(owner, name)
     setattr(owner, name, function)
     try:
         yield
     finally:
-        setattr(owner, name, true)
+        setattr(owner, name, original)
 
 
 def _close(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -50,33 +50,33 @@ def tracing_patches() -> list[Patch]:
     They change what a trace compares and loads, and the device of a fake tensor in C++.
     """
     fake: Any = fake_tensor.FakeTensor
-    true_dispatch = fake.__dict__["__torch_dispatch__"].__func__
+    original_dispatch = fake.__dict__["__torch_dispatch__"].__func__
     handlers: Any = fake_tensor._DISPATCH_META_HANDLERS
-    true_device = handlers[_DEVICE]
+    cpp_device = handlers[_DEVICE]
 
     def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = true_dispatch(cls, func, types, args, kwargs or {})
+        found = original_dispatch(cls, func, types, args, kwargs or {})
         return _cpp_device(found) if func is _DEVICE else found
 
     mode: Any = fake_tensor.FakeTensorMode
-    true_mode = mode.dispatch
+    original_mode = mode.dispatch
 
     def in_mode(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # C++ makes a number's tensor on the device that it has for the others.
         device = (kwargs or {}).get("device")
         if device is not None and device.type == "lazy":
             kwargs = {**kwargs, "device": CUDA[device.index]}
-        return true_mode(self, func, types, args, kwargs or {})
+        return original_mode(self, func, types, args, kwargs or {})
 
-    true_load = torch.jit.load
+    original_load = torch.jit.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         where = card_device(map_location)
         if not is_card(where):
-            return true_load(f, map_location, *args, **kwargs)
-        return true_load(f, "cpu", *args, **kwargs).to(where)
+            return original_load(f, map_location, *args, **kwargs)
+        return original_load(f, "cpu", *args, **kwargs).to(where)
 
-    true_check = _trace._check_trace
+    original_check = _trace._check_trace
 
     def check(*args: Any, **kwargs: Any) -> Any:
         # It runs what was traced again, which takes memory, and compares: texts with values in
@@ -85,7 +85,7 @@ def tracing_patches() -> list[Patch]:
             _replaced(torch._C, "_jit_pass_canonicalize", lambda *_args: torch._C.Graph()),
             _replaced(torch, "isclose", _close),
         ):
-            return true_check(*args, **kwargs)
+            return original_check(*args, **kwargs)
 
     return [
         Patch(torch.jit, "load", load),
@@ -95,6 +95,6 @@ def tracing_patches() -> list[Patch]:
         Patch(
             fake_tensor,
             "_DISPATCH_META_HANDLERS",
-            {**handlers, _DEVICE: lambda args: _cpp_device(true_device(args))},
+            {**handlers, _DEVICE: lambda args: _cpp_device(cpp_device(args))},
         ),
     ]

@@ -74,28 +74,28 @@ class AheadOfTime:
         package: Any = sys.modules.get("torch._inductor")
         if package is None:
             return []
-        true_inner: Any = getattr(package, "_aoti_compile_and_package_inner", None)
-        true_package: Any = getattr(package, "aoti_compile_and_package", None)
-        true_compile: Any = getattr(package, "aot_compile", None)
-        true_load: Any = getattr(package, "aoti_load_package", None)
+        original_inner: Any = getattr(package, "_aoti_compile_and_package_inner", None)
+        original_package: Any = getattr(package, "aoti_compile_and_package", None)
+        original_compile: Any = getattr(package, "aot_compile", None)
+        original_load: Any = getattr(package, "aoti_load_package", None)
         programs: list[Any] = []
 
         def package_program(exported_program: Any, *args: Any, **options: Any) -> Any:
             programs.append(exported_program)
             try:
-                return true_package(exported_program, *args, **options)
+                return original_package(exported_program, *args, **options)
             finally:
                 programs.pop()
 
         def inner(gm: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
             if not (programs and _is_on_card(gm, args, kwargs)):
-                return true_inner(gm, args, kwargs, **options)
+                return original_inner(gm, args, kwargs, **options)
             return _save(programs[-1], options.get("package_path"))
 
         def compile_library(gm: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
             if _is_on_card(gm, args, kwargs):
                 raise NotImplementedError(REFUSED)
-            return true_compile(gm, args, kwargs, **options)
+            return original_compile(gm, args, kwargs, **options)
 
         def load(
             path: Any,
@@ -103,7 +103,7 @@ class AheadOfTime:
             device_index: int = -1,
         ) -> Any:
             if not _is_marked(path):
-                return true_load(path, run_single_threaded, device_index)
+                return original_load(path, run_single_threaded, device_index)
             return PackagedModel(self, path, device_index)
 
         return patches_of(

@@ -23,10 +23,10 @@ _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
 def buffer_comments_patch() -> Patch:
     """Return a patch of code generation that adds a line for each buffer."""
-    true_codegen: Any = GraphLowering.codegen
+    original_codegen: Any = GraphLowering.codegen
 
     def codegen(self: Any) -> Any:
-        wrapper, *more = true_codegen(self)
+        wrapper, *more = original_codegen(self)
         lines = "".join(f"\n{line}" for line in _lines(self.name_to_buffer))
         return ValueWithLineMap(wrapper.value + lines, wrapper.line_map), *more
 

@@ -36,7 +36,7 @@ _KEPT = frozenset(
 )
 """Names of torch that do not belong in a graph, or have no meaning without a card."""
 _Device = type(CPU)
-_true_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
+_original_unset: Any = getattr(proxy_tensor, "unset_fake_temporarily", None)
 
 
 class Capture:
@@ -94,7 +94,7 @@ class Capture:
     @contextlib.contextmanager
     def _constants(self) -> Iterator[None]:
         """Let a tracer compute constants, those on the card in its mode."""
-        with _true_unset(), self._mode if self._follows else contextlib.nullcontext():
+        with _original_unset(), self._mode if self._follows else contextlib.nullcontext():
             yield
 
     def _state_of_optimizer(self) -> Any:
@@ -103,11 +103,11 @@ class Capture:
         Dynamo lets an optimizer make its state for real (`_init_group`).
         """
         mode = self._mode
-        true_call: Any = OptimizerVariable.call_method
+        original_call: Any = OptimizerVariable.call_method
 
         def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
             with mode if name == "_init_group" else contextlib.nullcontext():
-                return true_call(self, tx, name, args, kwargs)
+                return original_call(self, tx, name, args, kwargs)
 
         return call_method
 
@@ -118,7 +118,7 @@ class Capture:
         releases.
         """
         machine = self._machine
-        true_init: Any = fake_tensor.init_gpu_context
+        original_init: Any = fake_tensor.init_gpu_context
 
         @functools.cache
         def init(device: torch.device) -> None:
@@ -126,21 +126,21 @@ class Capture:
             gpu.give(gpu.take(torch.float32.itemsize))
 
         # Later releases compare a device with a string, so they do not call `is_available`.
-        asks = "is_available" in true_init.__wrapped__.__code__.co_names
+        asks = "is_available" in original_init.__wrapped__.__code__.co_names
         return [Patch(fake_tensor, "init_gpu_context", init)] if asks else []
 
     def patches(self) -> list[Patch]:
         """Return patches of tracing that apply while the card is active."""
         capture = self
-        true_run: Any = InstructionTranslator.run
-        true_avoids: Any = FakeTensorMode.avoid_device_init
+        original_run: Any = InstructionTranslator.run
+        original_avoids: Any = FakeTensorMode.avoid_device_init
 
         def run(self: Any) -> Any:
             with capture.following():
-                return true_run(self)
+                return original_run(self)
 
         def avoids(self: Any) -> Any:
-            return capture._follows or true_avoids.fget(self)
+            return capture._follows or original_avoids.fget(self)
 
         return [
             Patch(InstructionTranslator, "run", run),
@@ -160,11 +160,11 @@ def _devices() -> Patch:
     C++ would write its own device, `lazy`.
     """
     proxy: Any = proxy_tensor.ProxyTorchDispatchMode
-    true_dispatch = proxy.__torch_dispatch__
+    original_dispatch = proxy.__torch_dispatch__
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {name: _of_card(value) for name, value in (kwargs or {}).items()}
-        return true_dispatch(self, func, types, tuple([_of_card(arg) for arg in args]), kwargs)
+        return original_dispatch(self, func, types, tuple([_of_card(arg) for arg in args]), kwargs)
 
     return Patch(proxy, "__torch_dispatch__", dispatch)
 
@@ -173,7 +173,7 @@ def _of_card(value: Any) -> Any:
     return CUDA[value.index or 0] if type(value) is _Device and value.type == "lazy" else value
 
 
-_true_format: Any = getattr(torch._C, "_conv_determine_backend_memory_format", None)
+_original_format: Any = getattr(torch._C, "_conv_determine_backend_memory_format", None)
 
 
 def _format_of_convolution(source: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
@@ -184,4 +184,4 @@ def _format_of_convolution(source: torch.Tensor, weight: torch.Tensor, backend: 
     """
     if source.device.type == "cuda":
         return layout(source, weight)
-    return _true_format(source, weight, backend)
+    return _original_format(source, weight, backend)

@@ -90,10 +90,10 @@ class Compiler:
 
         # Computed before the patches, as it is by functions: two may have one stand-in.
         rules = trace_rules.get_torch_obj_rule_map()
-        true_stance: Any = eval_frame._callback_from_stance
+        original_stance: Any = eval_frame._callback_from_stance
 
         def callback_from_stance(callback: Any) -> Any:
-            chosen = true_stance(callback)
+            chosen = original_stance(callback)
             if chosen is None or chosen is False:  # the program's own choice
                 return chosen
             if self._eager:
@@ -130,16 +130,16 @@ class Compiler:
         Since torch 2.13 a full graph of which no frame was compiled is an error. Empty for older
         releases.
         """
-        true_count: Any = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
+        original_count: Any = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
 
         def count(value: int) -> int:
-            before: int = true_count(value)
+            before: int = original_count(value)
             passes, self._passes = self._passes, False
             return 1 if before == 0 and passes else before
 
         return (
             []
-            if true_count is None
+            if original_count is None
             else [Patch(eval_frame, "set_fullgraph_compiled_frame_count", count)]
         )
 
@@ -171,8 +171,8 @@ class Compiler:
         # A frame of nbmem runs as it is, but frames of the program that it calls are compiled.
         as_it_is = FrameExecStrategy(FrameAction.SKIP, FrameAction.DEFAULT)
         catcher: Any = convert_frame.CatchErrorsWrapper
-        true_catch: Any = catcher.__call__
-        true_plan: Any = _Wrapper.__call__
+        original_catch: Any = catcher.__call__
+        original_plan: Any = _Wrapper.__call__
         compiler = self
         # Where a graph breaks, Dynamo handles each frame that runs, nbmem's included.
         for function in (CardMode.__torch_dispatch__, without_jit_trace(_is_on_card)):
@@ -183,11 +183,11 @@ class Compiler:
                 if is_own(frame):
                     return ConvertFrameReturn(frame_exec_strategy=as_it_is)
                 if not captures:
-                    return true_catch(self, frame, cache_entry, frame_state)
+                    return original_catch(self, frame, cache_entry, frame_state)
                 compiler._region = frame.f_code.co_qualname
                 try:
                     return compiler._with_few_collections(
-                        lambda: true_catch(self, frame, cache_entry, frame_state)
+                        lambda: original_catch(self, frame, cache_entry, frame_state)
                     )
                 except torch.OutOfMemoryError:
                     raise
@@ -208,7 +208,7 @@ class Compiler:
                     compiler._planner.planning(),
                     compiler._following(model, inputs),
                 ):
-                    return true_plan(self, model, inputs, **config)
+                    return original_plan(self, model, inputs, **config)
             except (torch.OutOfMemoryError, RestartAnalysis):
                 raise  # RestartAnalysis: Dynamo captures it again, differently
             except Exception as err:  # noqa: BLE001 - the region is captured, and runs as it is

@@ -21,8 +21,8 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.dispatch.tracing import is_faked
 from nbmem.virtual.patches.patcher import Patch
 
-_true_call = FlexAttentionHOP.__call__
-_RESULTS = len(typing.get_args(_true_call.__annotations__["return"]))
+_original_call = FlexAttentionHOP.__call__
+_RESULTS = len(typing.get_args(_original_call.__annotations__["return"]))
 """The output, the logarithms of the sums, and since torch 2.10 the largest scores."""
 hop: Any = sys.modules[FlexAttentionHOP.__module__]
 _ALWAYS = 4
@@ -109,7 +109,7 @@ def _call(
     self: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any
 ) -> Any:
     if is_faked() or not is_virtual(query):  # to C++, a fake tensor of a card is on it
-        return _true_call(self, query, key, value, *rest, **more)
+        return _original_call(self, query, key, value, *rest, **more)
     if torch.is_autocast_enabled("cuda"):
         wanted = torch.get_autocast_dtype("cuda")
         query, key, value = (tensor.to(wanted) for tensor in (query, key, value))

@@ -165,7 +165,7 @@ def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
     each replay makes its own, which is counted correctly. Its storage is that of the previous
     replay while that is still live (a gradient that is added up).
     """
-    true_tensor: Any = node._reconstruct_from_tensor_metadata
+    original_tensor: Any = node._reconstruct_from_tensor_metadata
 
     def begin(self: Any) -> None:
         self.cached_tensor_outputs.extend(None for _ in self.outputs_metadata)
@@ -174,12 +174,12 @@ def _outputs(node: Any, storages: Storages) -> dict[str, Any]:
     def tensor(self: Any, facts: dict[str, Any], storage: Any = None) -> torch.Tensor:
         known = getattr(self, "storages_of_replays", None)
         if storage is not None or known is None:
-            made: torch.Tensor = true_tensor(self, facts, storage)
+            made: torch.Tensor = original_tensor(self, facts, storage)
             return made
         before = known.get(id(facts))
         if before is not None and not before.expired():
             storage = torch.UntypedStorage._new_with_weak_ptr(before.cdata)
-        made = true_tensor(self, facts, storage)
+        made = original_tensor(self, facts, storage)
         known[id(facts)] = StorageWeakRef(made.untyped_storage())
         storages.overwrite(made.untyped_storage()._cdata, "")  # a later read raises no error
         return made

@@ -130,11 +130,11 @@ class InductorPlanner:
         mode, machine = self._mode, self._machine
         timed: set[str] = set()
         folder: Any = constant_folding.ConstantFolder
-        true_fold = folder.run
+        original_fold = folder.run
 
         def fold(self: Any, *args: Any, **kwargs: Any) -> Any:
             with mode:  # it computes constants on the card
-                return true_fold(self, *args, **kwargs)
+                return original_fold(self, *args, **kwargs)
 
         @contextlib.contextmanager
         def on_card() -> Iterator[None]:

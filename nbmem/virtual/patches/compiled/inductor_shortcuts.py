@@ -77,7 +77,7 @@ def _is_number(value: Any) -> bool:
     return type(value) is int or isinstance(value, _sympy.Integer)
 
 
-def _equals(true_equals: Callable[..., bool]) -> Callable[..., bool]:
+def _equals(original_equals: Callable[..., bool]) -> Callable[..., bool]:
     """Return a comparison that compares two numbers directly.
 
     torch's makes an expression of sympy of them first.
@@ -86,7 +86,7 @@ def _equals(true_equals: Callable[..., bool]) -> Callable[..., bool]:
     def equals(self: Any, left: Any, right: Any) -> bool:
         if _is_number(left) and _is_number(right):
             return int(left) == int(right)
-        return true_equals(self, left, right)
+        return original_equals(self, left, right)
 
     return equals
 
@@ -100,16 +100,16 @@ def _is_static(sizes: Any) -> bool:
     return not (sizes.replacements or shapes.var_to_range or shapes.replacements)
 
 
-def _simplify(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
+def _simplify(original_simplify: Callable[..., Any]) -> Callable[..., Any]:
     expanded = functools.lru_cache(_KEPT)(_sympy.expand)
 
     def simplify(self: Any, expr: Any) -> Any:
-        return true_simplify(self, expr) if self.replacements else expanded(expr)
+        return original_simplify(self, expr) if self.replacements else expanded(expr)
 
     return simplify
 
 
-def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
+def _with_ranges(original_simplify: Callable[..., Any]) -> Callable[..., Any]:
     """Return a simplification with ranges that is cached for all graphs.
 
     torch caches it for one graph, and forward and backward make equal queries. Ranges matter to
@@ -119,7 +119,7 @@ def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
 
     def simplify(self: Any, expr: Any, ranges: Any) -> Any:
         if not _is_static(self):
-            return true_simplify(self, expr, ranges)
+            return original_simplify(self, expr, ranges)
         key = (expr, *ranges.items())
         found = known.get(key)
         if found is None:
@@ -127,7 +127,7 @@ def _with_ranges(true_simplify: Callable[..., Any]) -> Callable[..., Any]:
                 known.clear()
             found = sizevars.join_dimensions(self.simplify(expr))
             if found.has(ModularIndexing, FloorDiv):
-                found = true_simplify(self, expr, ranges)
+                found = original_simplify(self, expr, ranges)
             known[key] = found
         return found
 
@@ -143,14 +143,14 @@ def _joins() -> Any:
     return functools.lru_cache(_KEPT)(getattr(cached, "__wrapped__", cached))
 
 
-def _symbols(true_symbols: Callable[..., Any]) -> Callable[..., Any]:
+def _symbols(original_symbols: Callable[..., Any]) -> Callable[..., Any]:
     """Return a search for a part's size symbols that may end at once.
 
     A graph without symbols has none.
     """
 
     def symbols(self: Any, *parts: Any) -> Any:
-        return OrderedSet() if _is_static(V.graph.sizevars) else true_symbols(self, *parts)
+        return OrderedSet() if _is_static(V.graph.sizevars) else original_symbols(self, *parts)
 
     return symbols
 
@@ -170,7 +170,7 @@ def _drop_unused(index: Any, names: list[Any], sizes: list[Any]) -> None:
             sizes.pop()
 
 
-def _unbounded(true_set: Callable[..., Any]) -> Callable[..., Any]:
+def _unbounded(original_set: Callable[..., Any]) -> Callable[..., Any]:
     """Return a set_current_node() that skips the bounds of values.
 
     Bounds matter only where a value indexes or is masked.
@@ -179,7 +179,7 @@ def _unbounded(true_set: Callable[..., Any]) -> Callable[..., Any]:
     @contextlib.contextmanager
     def set_current_node(self: Any, node: Any) -> Iterator[None]:
         if set(node._body.submodules) > {"get_index"}:
-            with true_set(self, node):
+            with original_set(self, node):
                 yield
             return
         before, self.current_node, self.node_to_bounds = self.current_node, node, {}
@@ -214,7 +214,7 @@ def _run(self: Any, *args: Any, initial_env: dict[Any, Any] | None = None) -> An
     return None
 
 
-def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
+def _once(original_init: Callable[[Any], None]) -> Callable[[Any], None]:
     """Return an __init__ that prepares an object only once.
 
     The handler is one object, and torch prepares it again at each use.
@@ -223,13 +223,13 @@ def _once(true_init: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def prepare(self: Any) -> None:
         if id(self) not in ready:
-            true_init(self)
+            original_init(self)
             ready.add(id(self))
 
     return prepare
 
 
-def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
+def _unread(original_print: Callable[..., str]) -> Callable[..., str]:
     """Return a print_readable() that is empty if its text is not used.
 
     Only torch's trace and the logs of TORCH_LOGS read a graph as text.
@@ -238,7 +238,7 @@ def _unread(true_print: Callable[..., str]) -> Callable[..., str]:
 
     def print_readable(self: Any, print_output: bool = True, *args: Any, **options: Any) -> str:  # noqa: FBT001, FBT002 - torch's
         if print_output or trace.handlers or logs.artifact_names or logs.log_qname_to_level:
-            return true_print(self, print_output, *args, **options)
+            return original_print(self, print_output, *args, **options)
         return ""
 
     return print_readable

@@ -36,11 +36,11 @@ def template_patches(
         on_card: While entered, what is made is made on the card and is not fake.
     """
     selector: Any = select_algorithm.AlgorithmSelectorCache
-    true_benchmark = selector.benchmark_in_current_process
+    original_benchmark = selector.benchmark_in_current_process
 
     def benchmark_choices(*args: Any, **options: Any) -> Any:
         with on_card():
-            return true_benchmark(*args, **options)
+            return original_benchmark(*args, **options)
 
     def benchmark_one(_self: Any, *_tensors: Any, out: Any) -> float:
         del out

@@ -79,7 +79,7 @@ class _PlanAllocations:
         self._living: dict[int, int] = {}
         self._gpu = gpu
         self._count = 0
-        self._true_emit = gpu.allocator.emit
+        self._original_emit = gpu.allocator.emit
         gpu.allocator.emit = self._hear
 
     def _hear(self, action: Action, addr: int, size: int, stream: int) -> None:
@@ -89,15 +89,15 @@ class _PlanAllocations:
             self._count += 1
         elif action is Action.FREE_COMPLETED and addr in self._living:
             self.steps.append((None, self._living.pop(addr)))
-        if self._true_emit is not None:
-            self._true_emit(action, addr, size, stream)
+        if self._original_emit is not None:
+            self._original_emit(action, addr, size, stream)
 
     def end(self) -> bool:
         """Stop recording; return whether everything was freed.
 
         Workspaces of cuBLAS, which stay, do not count.
         """
-        self._gpu.allocator.emit = self._true_emit
+        self._gpu.allocator.emit = self._original_emit
         held = self._gpu.workspaces.holds
         self.workspaces = {number for addr, number in self._living.items() if held(addr)}
         return len(self.workspaces) == len(self._living)
@@ -165,17 +165,17 @@ class PlanCache:
             *patches_of(codecache, {"torch_key": lambda: b"this process"}),
         ]
 
-    def _save(self, true_save: Callable[..., None]) -> Any:
+    def _save(self, original_save: Callable[..., None]) -> Any:
         def save(key: str, *args: Any, **options: Any) -> None:
             _taken[self._place, key] = self._heard
-            true_save(key, *args, **options)
+            original_save(key, *args, **options)
 
         return staticmethod(save)
 
-    def _lookup(self, true_lookup: Callable[..., Any]) -> Any:
+    def _lookup(self, original_lookup: Callable[..., Any]) -> Any:
         def lookup(key: str, *args: Any, **options: Any) -> Any:
             taken = _taken.get((self._place, key))
-            found = None if taken is None else true_lookup(key, *args, **options)
+            found = None if taken is None else original_lookup(key, *args, **options)
             if found is not None and taken is not None:
                 self._take(taken)
             return found

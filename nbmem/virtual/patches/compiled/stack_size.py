@@ -1,7 +1,7 @@
-"""Space on Python's own stack for deep calls.
+"""Reserve space on Python's own stack for deep calls.
 
-Without it they map and unmap memory again and again. CPython (from 3.11 on) stores the frames of a
-thread in chunks of 16 KiB, without a spare one. At the depth where a chunk ends, each call takes a
+Without it, calls may map and unmap memory at each call. CPython (from 3.11 on) stores a thread's
+frames in chunks of 16 KiB, without a spare one. At the depth where a chunk ends, each call takes a
 page from the system and gives it back.
 
 `push_chunk` and `_PyThreadState_PopFrame` in
@@ -21,11 +21,11 @@ _SLOTS = 1 << 16
 """Half a MiB for a frame of 8-byte slots: the chunk that holds it is twice as large."""
 
 
-def _call(work: Callable[[], Any]) -> Any:
+def _run(work: Callable[[], Any]) -> Any:
     return work()
 
 
-_in_a_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
+_run_in_large_frame = FunctionType(_run.__code__.replace(co_stacksize=_SLOTS), globals())
 
 
 def with_large_stack(work: Callable[[], T]) -> T:
@@ -33,5 +33,5 @@ def with_large_stack(work: Callable[[], T]) -> T:
 
     The calls in it share one piece of the stack, some thousand deep.
     """
-    found: T = _in_a_large_frame(work)
+    found: T = _run_in_large_frame(work)
     return found

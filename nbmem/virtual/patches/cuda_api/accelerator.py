@@ -22,7 +22,7 @@ CUDA_VERSION = "13.0"
 """The toolkit of the recordings' torch (2.11.0+cu130)."""
 
 
-_true_groups: Any = _C._group_tensors_by_device_and_dtype
+_original_groups: Any = _C._group_tensors_by_device_and_dtype
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 
@@ -156,5 +156,5 @@ def _grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FB
 
     foreach operators take their fast path on CUDA; in C++ the device is another one.
     """
-    groups = _true_groups(lists, with_indices)
+    groups = _original_groups(lists, with_indices)
     return {(found[0][0][0].device, key[1]): found for key, found in groups.items()}

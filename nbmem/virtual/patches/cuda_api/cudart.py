@@ -296,14 +296,14 @@ def _annotations(machine: Machine) -> list[Patch]:
     As torch does, beside its entries.
     """
     scope = torch.autograd.profiler.record_function
-    true_enter, true_exit = scope.__enter__, scope.__exit__
+    original_enter, original_exit = scope.__enter__, scope.__exit__
 
     def enter(self: Any) -> Any:
         machine.current.history.annotate(self.name, "START")
-        return true_enter(self)
+        return original_enter(self)
 
     def leave(self: Any, *exc: Any) -> Any:
         machine.current.history.annotate(self.name, "END")
-        return true_exit(self, *exc)
+        return original_exit(self, *exc)
 
     return patches_of(scope, {"__enter__": enter, "__exit__": leave})

@@ -40,14 +40,14 @@ class _Nvtx:
 
 def library_patches(mode: CardMode) -> list[Patch]:
     """Return patches of torch.utils.dlpack, torch.cuda.nvtx and torch._C."""
-    true_to, true_from = dlpack.to_dlpack, dlpack.from_dlpack
-    true_own, true_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
+    original_to, original_from = dlpack.to_dlpack, dlpack.from_dlpack
+    original_own, cpp_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
     def to_dlpack(tensor: torch.Tensor) -> Any:
         if is_virtual(tensor):
             return Capsule(tensor.detach())
         mode.host.write_tensor(tensor)
-        return true_to(tensor)
+        return original_to(tensor)
 
     def from_dlpack(external: Any, **options: Any) -> torch.Tensor:
         if isinstance(external, Capsule):
@@ -60,16 +60,16 @@ def library_patches(mode: CardMode) -> list[Patch]:
             device = options.get("device")
             moved = external if device is None else external.to(device)
             return moved.clone() if options.get("copy") else moved.detach()
-        return true_from(external, **options)
+        return original_from(external, **options)
 
     def own(self: torch.Tensor, *args: Any, **options: Any) -> Any:
         if is_virtual(self):
             raise UsageError(f"{_NO_DATA} Give it a copy: tensor.cpu().")
         mode.host.write_tensor(self)
-        return true_own(self, *args, **options)
+        return original_own(self, *args, **options)
 
     def own_device(self: torch.Tensor) -> Any:
-        return (_DLPACK_CUDA, self.get_device()) if is_virtual(self) else true_device(self)
+        return (_DLPACK_CUDA, self.get_device()) if is_virtual(self) else cpp_device(self)
 
     ends = {"to_dlpack": to_dlpack, "from_dlpack": from_dlpack}
     return [

@@ -14,11 +14,11 @@ from nbmem.virtual.patches.patcher import Patch
 
 def profiling_patches() -> list[Patch]:
     """Return a patch that profiles the CPU's part, with memory of both."""
-    true_init = profiler.profile.__init__
+    original_init = profiler.profile.__init__
     states: Any = profiler.ProfilerState
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        true_init(self, *args, **kwargs)
+        original_init(self, *args, **kwargs)
         if getattr(self, "profiler_kind", None) == states.KINETO_GPU_FALLBACK:
             self.profiler_kind = states.KINETO  # else it reads a driver's events
 

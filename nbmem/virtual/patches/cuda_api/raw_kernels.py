@@ -42,12 +42,12 @@ def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     kernel = getattr(library, "_CudaKernel", None)
     if kernel is None:
         return []
-    true_compile: Any = library._nvrtc_compile
-    true_launch: Any = kernel.__call__
+    original_compile: Any = library._nvrtc_compile
+    original_launch: Any = kernel.__call__
 
     def compiled(source: str, name: str, *args: Any, **kwargs: Any) -> tuple[bytes, str]:
         try:
-            made: tuple[bytes, str] = true_compile(source, name, *args, **kwargs)
+            made: tuple[bytes, str] = original_compile(source, name, *args, **kwargs)
         except OSError:  # no NVRTC, or no headers
             return b"", name
         return made
@@ -55,7 +55,7 @@ def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     def launch(
         self: Any, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, **rest: Any
     ) -> None:
-        true_launch(self, grid, block, args, **rest)
+        original_launch(self, grid, block, args, **rest)
         for tensor in args or ():
             if is_virtual(tensor):
                 mode.values.forget(tensor)

@@ -26,11 +26,11 @@ class _Kind(type):
     The cards' classes are subclasses of the two, as in torch.
 
     Attributes:
-        true: Torch's own class.
-        make: What makes one of a card's; of a class of the cards' None.
+        original: Torch's own class.
+        make: Creates an object of the card's class; None in the classes of the card.
     """
 
-    true: Any
+    original: Any
     make: Any = None
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -42,12 +42,12 @@ class _Kind(type):
             return super().__call__(*args, **kwargs)
         first, *rest = args or (kwargs.pop("device", None),)
         where = card_device("cuda" if first is None else first)
-        made = cls.make if is_card(where) else cls.true
+        made = cls.make if is_card(where) else cls.original
         return made(where, *rest, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (
-            cls.make is not None and isinstance(instance, cls.true)
+            cls.make is not None and isinstance(instance, cls.original)
         )
 
 
@@ -61,10 +61,10 @@ def make_card_class(name: str, base: type, machine: Any) -> Any:
         base: What the class does.
         machine: The cards.
     """
-    true = getattr(torch, name, None)
-    if true is None:  # an old release
+    original = getattr(torch, name, None)
+    if original is None:  # an old release
         return type(base.__name__, (base,), {"machine": machine})
-    kind = _Kind(name, (), {"__module__": "torch", "true": true, "make": None})
+    kind = _Kind(name, (), {"__module__": "torch", "original": original, "make": None})
     card = _Kind(base.__name__, (base, kind), {"machine": machine})
     card.make = None
     kind.make = card if name == "Stream" else _event_maker(card)

@@ -39,11 +39,11 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     if not torch.distributed.is_available():
         return []
     ddp = nn.parallel.DistributedDataParallel
-    true_init = ddp.__init__
+    original_init = ddp.__init__
 
     def init(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
         if not any(is_virtual(p) for p in module.parameters()):
-            true_init(self, module, *args, **options)
+            original_init(self, module, *args, **options)
             return
         _set_up(self, module, next(iter(args), None), options)
         machine.gpu(self.device).workspaces.nccl()
@@ -63,12 +63,12 @@ def ddp_patches(machine: Machine) -> list[Patch]:
         for number, parameter in enumerate(trained):
             parameter.register_post_accumulate_grad_hook(_hook(self, number))
 
-    true_hook = ddp.register_comm_hook
+    original_hook = ddp.register_comm_hook
 
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
         buckets = self.__dict__.get("_card_buckets")
         if buckets is None:
-            true_hook(self, state, hook)
+            original_hook(self, state, hook)
         else:
             buckets.hook = (state, hook)
 
@@ -81,7 +81,7 @@ def ddp_patches(machine: Machine) -> list[Patch]:
     ]
 
 
-def _forward(true: Any) -> Any:
+def _forward(original: Any) -> Any:
     """Return DDP's forward, with what the reducer allocates in it.
 
     It makes buckets anew, broadcasts buffers and moves inputs.
@@ -93,7 +93,7 @@ def _forward(true: Any) -> Any:
     def forward(self: Any, *inputs: Any, **options: Any) -> Any:
         buckets = self.__dict__.get("_card_buckets")
         if buckets is None:
-            return true(self, *inputs, **options)
+            return original(self, *inputs, **options)
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
             join.Join.notify_join_context(self)
             buckets.rebuild()
@@ -107,7 +107,7 @@ def _forward(true: Any) -> Any:
     return skip(forward)  # torch's own breaks a compiled graph, too, at its reducer's C++
 
 
-def _final_sync(true: Any) -> Any:
+def _final_sync(original: Any) -> Any:
     """Return DDP's final synchronization, which broadcasts one model.
 
     Join calls it when all ranks have used up their inputs.
@@ -115,7 +115,7 @@ def _final_sync(true: Any) -> Any:
 
     def sync_final_model(self: Any, is_last_joiner: bool) -> None:  # noqa: FBT001 - torch's own
         if self.__dict__.get("_card_buckets") is None:
-            true(self, is_last_joiner)
+            original(self, is_last_joiner)
             return
         self._authoritative_rank = self._find_common_rank(self._distributed_rank, is_last_joiner)
         held = [*self.module.parameters(), *self.module.buffers()]

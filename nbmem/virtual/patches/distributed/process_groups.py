@@ -49,8 +49,8 @@ def sharding_patches() -> list[Patch]:
     from torch.distributed.tensor import _sharding_prop
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    true = getattr(_sharding_prop, _NAME, None)
-    if true is None:
+    original = getattr(_sharding_prop, _NAME, None)
+    if original is None:
         return []
     last: list[Any] = [None, False]
 
@@ -59,7 +59,7 @@ def sharding_patches() -> list[Patch]:
             placed = (place for spec in op_schema.args_spec for place in spec.placements)
             last[:] = op_schema, any(isinstance(place, _StridedShard) for place in placed)
         if last[1]:
-            true(op_strategy, op_schema)
+            original(op_strategy, op_schema)
 
     return [Patch(_sharding_prop, _NAME, propagate)]
 
@@ -148,7 +148,7 @@ def group_patches() -> list[Patch]:
     ]
 
 
-def _gloo(true: Any) -> Any:
+def _gloo(original: Any) -> Any:
     """Return a class that makes Gloo's groups, or groups without peers."""
 
     class GlooOrFakeMeta(_GroupStandIn):
@@ -157,10 +157,10 @@ def _gloo(true: Any) -> Any:
         def __call__(cls, *args: Any, **options: Any) -> Any:
             if RankState.apart:
                 return super().__call__(*args, **options)
-            return true(*args, **options)
+            return original(*args, **options)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, true) or super().__instancecheck__(instance)
+            return isinstance(instance, original) or super().__instancecheck__(instance)
 
     return GlooOrFakeMeta("ProcessGroupGloo", (), {})
 
@@ -171,8 +171,8 @@ def _init(c10d: Any) -> Callable[..., None]:
     Rank and size are what the program gives, else the environment's as torchrun sets it. Backends
     that no virtual card serves are left to torch, unless this process plays a rank.
     """
-    true_init = c10d.init_process_group
-    signature = inspect.signature(true_init)
+    original_init = c10d.init_process_group
+    signature = inspect.signature(original_init)
 
     def init_process_group(*args: Any, **options: Any) -> None:
         asked = signature.bind(*args, **options).arguments
@@ -180,7 +180,7 @@ def _init(c10d: Any) -> Callable[..., None]:
         place = rank_messages.folder()
         played = place is not None or not RankState.alone
         if not (backend is None or str(backend).lower() in NCCL or played):
-            true_init(*args, **options)
+            original_init(*args, **options)
             return
         rank, size = (
             _argument_or_variable(asked.get(name), variable, without)
@@ -192,7 +192,7 @@ def _init(c10d: Any) -> Callable[..., None]:
         RankState.apart = True
         if place is not None:
             rank_messages.joined(place, rank).touch()
-        true_init(**asked)
+        original_init(**asked)
         RankState.patches.apply([*_lone_checkpoints(), *sharding_patches()])
 
     return init_process_group
@@ -208,13 +208,13 @@ def _lone_checkpoints() -> list[Patch]:
     from torch.distributed.fsdp import _optim_utils
 
     wrapper: Any = utils._DistWrapper
-    true, true_valid = wrapper.__init__, default_planner._validate_global_plan
+    original, original_valid = wrapper.__init__, default_planner._validate_global_plan
 
     def valid(*plans: Any) -> Any:
-        return True if type(true_valid(*plans)) is bool else []  # torch 2.13 returns its errors
+        return True if type(original_valid(*plans)) is bool else []  # torch 2.13 returns its errors
 
     def init(self: Any, group: Any, _use_dist: bool, coordinator: int) -> None:  # noqa: FBT001
-        true(self, group, False, coordinator)
+        original(self, group, False, coordinator)
 
     def own_states(
         _all_keys: Any, own_keys: dict[Any, Any], _info: Any, states: Any, *_rest: Any, **_more: Any
@@ -235,7 +235,7 @@ def _barrier(c10d: Any) -> Any:
 
     torch and NCCL each take a number to add up, and free it at once.
     """
-    true = c10d.barrier
+    original = c10d.barrier
 
     def barrier(
         group: Any = None,
@@ -244,7 +244,7 @@ def _barrier(c10d: Any) -> Any:
     ) -> Any:
         world = group or c10d._get_default_group()
         if not RankState.apart or torch.device("cuda") not in world._device_types:
-            return true(group, async_op, device_ids)
+            return original(group, async_op, device_ids)
         taken = [torch.empty(1, device="cuda") for _ in range(2)]
         taken.clear()
         return completed_work() if async_op else None
@@ -258,12 +258,12 @@ def _split(c10d: Any) -> Any:
     A device mesh calls it where a group is bound to a card. NCCL can split a group; a group without
     peers cannot be split.
     """
-    true = c10d.split_group
+    original = c10d.split_group
 
     def split_group(*args: Any, **options: Any) -> Any:
         if not RankState.apart:
-            return true(*args, **options)
-        asked = bound_arguments(true, args, options)
+            return original(*args, **options)
+        asked = bound_arguments(original, args, options)
         parent = asked.get("parent_pg") or c10d._get_default_group()
         kept = {name: asked[name] for name in ("timeout", "group_desc") if asked.get(name)}
         found = None
@@ -306,19 +306,19 @@ def _objects(c10d: Any) -> dict[str, Any]:
             asked["scatter_object_output_list"][0] = given[c10d.get_rank(asked.get("group"))]
         return None
 
-    true_send, true_receive = c10d.send_object_list, c10d.recv_object_list
+    original_send, original_receive = c10d.send_object_list, c10d.recv_object_list
 
     def send_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
         if not RankState.apart:
-            return true_send(object_list, *args, **options)
-        asked = bound_arguments(true_send, (object_list, *args), options)
+            return original_send(object_list, *args, **options)
+        asked = bound_arguments(original_send, (object_list, *args), options)
         rank_messages.send(c10d.get_rank(), _peer(c10d, asked, "dst"), object_list)
         return None
 
     def recv_object_list(object_list: list[Any], *args: Any, **options: Any) -> Any:
         if not RankState.apart:
-            return true_receive(object_list, *args, **options)
-        peer = _peer(c10d, bound_arguments(true_receive, (object_list, *args), options), "src")
+            return original_receive(object_list, *args, **options)
+        peer = _peer(c10d, bound_arguments(original_receive, (object_list, *args), options), "src")
         object_list[:] = rank_messages.receive(c10d.get_rank(), peer)
         return peer
 

@@ -123,7 +123,7 @@ class _FinishedSpawn:
 
 def process_patches(machine: Machine) -> list[Patch]:
     """Return patches of spawn() and of sharing tensors."""
-    true_spawn = multiprocessing.spawn
+    original_spawn = multiprocessing.spawn
 
     def spawn(  # noqa: PLR0913 - torch's signature
         fn: Any,
@@ -139,7 +139,7 @@ def process_patches(machine: Machine) -> list[Patch]:
             fn(int(os.environ.get("LOCAL_RANK", "0")), *args)
             return None if join else _FinishedSpawn()
         if nprocs != len(machine.gpus) or not RankState.alone:
-            return true_spawn(fn, args, nprocs, join, daemon, start_method)
+            return original_spawn(fn, args, nprocs, join, daemon, start_method)
         if nprocs > 1:
             machine.current.note(SPAWN)
         RankState.alone = nprocs == 1
@@ -157,13 +157,13 @@ def _sharing_patches() -> list[Patch]:
 
     The error is raised where the program hands a tensor to another process.
     """
-    true_put = queues.Queue.put
+    original_put = queues.Queue.put
 
     def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
         # A queue pickles in its own thread, whose errors are not reported; the reader would wait.
         if _holds_card(obj):
             raise UsageError(ONE_PROCESS)
-        true_put(self, obj, *args, **kwargs)
+        original_put(self, obj, *args, **kwargs)
 
     def share(_self: Any, *_args: Any) -> Any:
         raise UsageError(ONE_PROCESS)

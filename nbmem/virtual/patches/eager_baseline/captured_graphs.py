@@ -71,7 +71,7 @@ def _as_lerp(graph: Graph, sub: Node, writes: Node) -> None:
     end, own = sub.args
     lerp: Any = torch._foreach_lerp_
     with graph.inserting_before(writes):
-        # By how much is a value, which nothing here depends on.
+        # The weight is a value; memory does not depend on it, so any number will do.
         made = graph.call_function(lerp, (own, end, 0.5))
     made.meta.update(writes.meta)
     node = writes
@@ -218,7 +218,7 @@ class CapturedRegion:
             lasts = _live_bytes(given), _live_bytes(left)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.run_backward((root,), (torch.ones_like(root),), False, False, (), True, True)
-            # What is compiled gets zeros where autograd has no gradient.
+            # A compiled backward gets zeros where autograd has no gradient.
             backward = PeakBytes(*(most - unasked for most in heard.peak_above_start))
         return RegionMemory(forward, kept, backward, unasked, *lasts)
 

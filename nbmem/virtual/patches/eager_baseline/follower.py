@@ -83,12 +83,12 @@ class Follower:
         """Return patches of a compiled graph's creation and of its calls."""
         from torch._inductor.output_code import CompiledFxGraph
 
-        true_made: Any = CompiledFxGraph.post_compile
-        true_call: Any = CompiledFxGraph.__call__
+        original_made: Any = CompiledFxGraph.post_compile
+        original_call: Any = CompiledFxGraph.__call__
         follower = self
 
         def made(part: Any, inputs: Any, constants: Any, options: Any) -> None:
-            true_made(part, inputs, constants, options)
+            original_made(part, inputs, constants, options)
             region = follower._region
             if region is not None:
                 if options["cudagraphs"]:
@@ -101,8 +101,8 @@ class Follower:
             way, region = vars(part).get(_PART_OF, (None, None))
             instead = follower._estimate
             if way is None or instead is None:
-                return true_call(part, inputs)
-            return way(instead, region, inputs, lambda: true_call(part, inputs))
+                return original_call(part, inputs)
+            return way(instead, region, inputs, lambda: original_call(part, inputs))
 
         return [
             Patch(CompiledFxGraph, "post_compile", made),

@@ -28,14 +28,14 @@ def comparison_patches(mode: CardMode) -> list[Patch]:
     comparison takes memory all the same.
     """
     pair = _comparison.TensorLikePair
-    true: Any = getattr(pair, COMPARING, None)
-    if true is None:
+    original: Any = getattr(pair, COMPARING, None)
+    if original is None:
         return []
 
     def compare(self: Any, actual: torch.Tensor, expected: torch.Tensor, **options: Any) -> None:
         unknown = [one for one in (actual, expected) if is_virtual(one)]
-        if all(mode.values.twin(one) is not None for one in unknown):
-            true(self, actual, expected, **options)
+        if all(mode.values.cpu_values(one) is not None for one in unknown):
+            original(self, actual, expected, **options)
             return
         tolerances = {name: options[name] for name in ("rtol", "atol", "equal_nan")}
         bool(torch.all(torch.isclose(actual, expected, **tolerances)))  # which takes memory

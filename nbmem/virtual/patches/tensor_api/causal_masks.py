@@ -1,6 +1,6 @@
 """Detection of causal masks in torch's encoders and decoders.
 
-They compare a mask's values with those of a causal one.
+They compare a mask's values with those of a causal mask, which a virtual card does not have.
 
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/nn/modules/transformer.py
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.dispatch.card_mode import CardMode
 
-COMPARING = "_detect_is_causal_mask"
+DETECT_CAUSAL = "_detect_is_causal_mask"
 
 
 def mask_patches(mode: CardMode) -> list[Patch]:
@@ -27,19 +27,19 @@ def mask_patches(mode: CardMode) -> list[Patch]:
 
     Most square masks are causal. A mask of known values is compared.
     """
-    true: Any = getattr(transformer, COMPARING, None)
-    if true is None:
+    original: Any = getattr(transformer, DETECT_CAUSAL, None)
+    if original is None:
         return []
 
     def is_causal_mask(
         mask: torch.Tensor | None, is_causal: Any = None, size: int | None = None
     ) -> bool:
-        found: bool = true(mask, is_causal, size)  # which takes memory on the card
+        found: bool = original(mask, is_causal, size)  # It is called for its allocations, too.
         if is_causal is not None or mask is None or not is_virtual(mask):
             return found
-        if mode.values.twin(mask) is not None:
+        if mode.values.cpu_values(mask) is not None:
             return found
         side = mask.size(-2) if size is None else size
         return mask.size() == (side, side)
 
-    return [Patch(transformer, COMPARING, is_causal_mask)]
+    return [Patch(transformer, DETECT_CAUSAL, is_causal_mask)]

@@ -20,12 +20,16 @@ def factory_patches() -> list[Patch]:
 
     They build on the CPU and move the tensor: C++ would move it below every hook.
     """
-    true_tensor, true_as_tensor, true_asarray = torch.tensor, torch.as_tensor, torch.asarray
+    original_tensor, original_as_tensor, original_asarray = (
+        torch.tensor,
+        torch.as_tensor,
+        torch.asarray,
+    )
 
     def moved(make: Any, data: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         wish = kwargs.get("device")
         target = card_device(_default_device() if wish is None else wish)
-        if wish is None and is_virtual(data) and make is not true_tensor:
+        if wish is None and is_virtual(data) and make is not original_tensor:
             target = data.device
         if not is_card(target):
             if is_virtual(data) and target is not None:
@@ -37,7 +41,7 @@ def factory_patches() -> list[Patch]:
         needs_grad = kwargs.pop("requires_grad", False)
         dtype = kwargs.get("dtype")
         if is_virtual(data):
-            copy = data.detach().to(target, dtype or data.dtype, copy=make is true_tensor)
+            copy = data.detach().to(target, dtype or data.dtype, copy=make is original_tensor)
             return copy.requires_grad_() if needs_grad else copy
         data, kwargs["device"] = _off_card(data), "cpu"
         kwargs.pop("pin_memory", None)
@@ -51,13 +55,13 @@ def factory_patches() -> list[Patch]:
         return moved(make, data, kwargs)
 
     def tensor(data: Any, **kwargs: Any) -> torch.Tensor:
-        return listed(true_tensor, data, kwargs)
+        return listed(original_tensor, data, kwargs)
 
     def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-        return listed(true_as_tensor, data, {"dtype": dtype, "device": device})
+        return listed(original_as_tensor, data, {"dtype": dtype, "device": device})
 
     def asarray(obj: Any, **kwargs: Any) -> torch.Tensor:
-        return listed(true_asarray, obj, kwargs)
+        return listed(original_asarray, obj, kwargs)
 
     names = {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray}
     # Before the patches: its cache must hold torch's own functions. It is not replaced itself, for
@@ -102,7 +106,7 @@ def _integer_device_patches() -> list[Patch]:
     Without a card torch cannot read a number: there is no accelerator that it could mean.
     """
 
-    def taught(true_factory: Any) -> Any:
+    def taught(original_factory: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             if type(kwargs.get("device")) is int:
@@ -110,18 +114,18 @@ def _integer_device_patches() -> list[Patch]:
             generator = kwargs.get("generator")
             if generator is not None and is_card(card_device(kwargs.get("device"))):
                 _check_generator(generator)
-            return true_factory(*args, **kwargs)
+            return original_factory(*args, **kwargs)
 
         return factory
 
-    true_parse = _C._nn._parse_to
+    original_parse = _C._nn._parse_to
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         if args and type(args[0]) is int:
             args = (card_device(args[0]), *args[1:])
         if type(kwargs.get("device")) is int:
             kwargs["device"] = card_device(kwargs["device"])
-        return true_parse(*args, **kwargs)
+        return original_parse(*args, **kwargs)
 
     factories = {name: taught(getattr(torch, name)) for name in NUMBERED if hasattr(torch, name)}
     return [
@@ -139,11 +143,11 @@ def _scripted(factories: list[Patch]) -> list[Patch]:
     from torch.jit import _builtins, _recursive
 
     _builtins._get_builtin_table()  # made at the first question, of the functions that are there
-    true_find = _builtins._find_builtin
+    original_find = _builtins._find_builtin
     stands_for = {id(p.value): getattr(torch, p.name) for p in factories if p.target is torch}
 
     def find(function: Any) -> Any:
-        return true_find(stands_for.get(id(function)) or original_constructor(function))
+        return original_find(stands_for.get(id(function)) or original_constructor(function))
 
     return [Patch(module, "_find_builtin", find) for module in (_builtins, _recursive)]
 
@@ -153,16 +157,16 @@ def _numbered_device() -> Any:
 
     The devices that it makes are torch's own.
     """
-    true = torch.device
+    original = torch.device
 
     class DeviceType(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
             if len(args) == 1 and type(args[0]) is int and not kwargs:
-                return true("cuda", args[0])
-            return true(*args, **kwargs)
+                return original("cuda", args[0])
+            return original(*args, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, true)
+            return isinstance(instance, original)
 
     return DeviceType("device", (), {"__module__": "torch"})
 

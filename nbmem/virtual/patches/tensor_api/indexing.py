@@ -1,9 +1,9 @@
 """Indexing of virtual tensors, in reading and in assignment.
 
-C++ would move the numbers of `x[[0, 2]]` or the value of `x[mask] = 0` to the card below every
-hook.
+C++ would move the numbers of `x[[0, 2]]` or the value of `x[mask] = 0` to the card itself, where no
+patch or dispatch mode sees it.
 
-For CUDA it leaves a number on the CPU, so that a mask becomes a masked fill and a slice a fill:
+For CUDA, C++ leaves a number on the CPU, so that a mask becomes a masked fill and a slice a fill:
 https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/python_variable_indexing.cpp
 (THPVariable_setitem)
 """
@@ -38,7 +38,7 @@ def indexing_patches() -> list[Patch]:
 
     def setitem(self: torch.Tensor, index: Any, value: Any) -> None:
         __tracebackhide__ = True
-        if isinstance(value, _NUMBERS) and is_virtual(self) and not _has_places(index):
+        if isinstance(value, _NUMBERS) and is_virtual(self) and not _has_element_numbers(index):
             value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
         _Base.__setitem__(self, _on_card(self, index), value)
 
@@ -54,18 +54,18 @@ def _on_card(tensor: torch.Tensor, index: Any) -> Any:
     if type(index) is tuple:
         if any(isinstance(item, _SEQUENCES) for item in index) and is_virtual(tensor):
             return tuple(
-                [_tensor(i, tensor.device) if isinstance(i, _SEQUENCES) else i for i in index]
+                [_index_tensor(i, tensor.device) if isinstance(i, _SEQUENCES) else i for i in index]
             )
     elif (
         isinstance(index, _SEQUENCES)
         and is_virtual(tensor)
         and not any(isinstance(item, _PARTS) for item in index)
     ):
-        return _tensor(index, tensor.device)
+        return _index_tensor(index, tensor.device)
     return index
 
 
-def _has_places(index: Any) -> bool:
+def _has_element_numbers(index: Any) -> bool:
     """Return whether an index lists elements by number.
 
     The kernel for such an index needs the value on the card, too.
@@ -78,6 +78,8 @@ def _has_places(index: Any) -> bool:
     )
 
 
-def _tensor(numbers: Sequence[Any] | np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
+def _index_tensor(
+    numbers: Sequence[Any] | np.ndarray[Any, Any], device: torch.device
+) -> torch.Tensor:
     made = torch.tensor(numbers, device="cpu")
     return (made if made.numel() else made.long()).to(device)

@@ -21,13 +21,13 @@ def init_patches(mode: CardMode) -> list[Patch]:
 
     It draws until the numbers are in range, and all of that is one step of a recipe.
     """
-    true = getattr(init, TRUNCATED, None)
-    if true is None:
+    original = getattr(init, TRUNCATED, None)
+    if original is None:
         return []
 
     def truncated(tensor: torch.Tensor, *args: Any, generator: Any = None) -> torch.Tensor:
-        if len(args) == 4 and mode.host.note(true, tensor, args, generator):
+        if len(args) == 4 and mode.host.note(original, tensor, args, generator):
             return tensor
-        return true(tensor, *args, generator=generator)
+        return original(tensor, *args, generator=generator)
 
     return patches_of(init, {TRUNCATED: truncated})

@@ -159,8 +159,8 @@ class _Default:
     def __init__(self) -> None:
         self.card: str | None = None
         self.chosen: Any = None
-        self._true_set = torch.set_default_device
-        self._true_tensor = torch.Tensor.__new__
+        self._original_set = torch.set_default_device
+        self._original_tensor = torch.Tensor.__new__
 
     def set_type(self, device: str, dtype: torch.dtype) -> None:
         """Set the default type to that of a device and a dtype."""
@@ -171,7 +171,7 @@ class _Default:
     def set_device(self, device: Any) -> None:
         """Set the default device, which comes before the default type."""
         self.chosen = device
-        self._true_set(self.card if device is None else device)
+        self._original_set(self.card if device is None else device)
 
     def resolve_type(self, kind: Any) -> tuple[str, torch.dtype] | None:
         """Return the device and dtype of a tensor type or its name.
@@ -201,7 +201,7 @@ class _Default:
             if self.card is not None and not (args and isinstance(args[0], torch.Tensor)):
                 made = made_on_card(args, torch.get_default_dtype(), **kwargs)
             else:
-                made = self._true_tensor(
+                made = self._original_tensor(
                     torch.Tensor, *(replace_tensors(arg)[0] for arg in args), **kwargs
                 )
             return made if cls is torch.Tensor else made.as_subclass(cls)
@@ -218,20 +218,20 @@ def legacy_patches() -> list[Patch]:
     These are the classes in torch.cuda, and the functions that take or name them.
     """
     default = _Default()
-    true_default = torch.set_default_tensor_type
-    true_type, true_as, true_new = _Base.type, _Base.type_as, _Base.new
+    original_default = torch.set_default_tensor_type
+    original_type, original_as, original_new = _Base.type, _Base.type_as, _Base.new
 
     def set_default_tensor_type(kind: Any) -> None:
         found = default.resolve_type(kind)
         if found is None:
-            true_default(kind)
+            original_default(kind)
         else:
             default.set_type(*found)
 
     def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
             if not is_virtual(self):
-                return true_type(self, *args, **kwargs)
+                return original_type(self, *args, **kwargs)
             where = "torch.cuda.sparse" if is_sparse(self) else "torch.cuda"
             return f"{where}.{NAMES.get(self.dtype, str(self.dtype))}"
         found = default.resolve_type(dtype)
@@ -240,16 +240,16 @@ def legacy_patches() -> list[Patch]:
             return self.to(self.device if stays else found[0], found[1])
         if is_virtual(self) and isinstance(dtype, torch.dtype):
             return self.to(dtype)
-        return true_type(self, dtype, *args, **kwargs)
+        return original_type(self, dtype, *args, **kwargs)
 
     def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if is_virtual(self) or is_virtual(other):
             return self.to(other.device, other.dtype)
-        return true_as(self, other)
+        return original_as(self, other)
 
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not is_virtual(self):
-            return true_new(self, *args, **kwargs)
+            return original_new(self, *args, **kwargs)
         device = kwargs.get("device") or self.device
         if is_sparse(self):
             return sparse_coo(args, dtype=self.dtype, device=device)

@@ -29,22 +29,22 @@ _NESTED = ("nested_tensor", "as_nested_tensor")
 def layout_patches() -> list[Patch]:
     """Return patches of the constructors, by their public names."""
 
-    def made_by(true: Any, own: Any) -> Any:
-        @functools.wraps(true)
+    def made_by(original: Any, own: Any) -> Any:
+        @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
-            return (own if _on_card(args, kwargs) else true)(*args, **kwargs)
+            return (own if _on_card(args, kwargs) else original)(*args, **kwargs)
 
         return make
 
     def nested(name: str) -> Any:
-        true = getattr(torch.nested, name)
+        original = getattr(torch.nested, name)
 
         def make(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("layout") is not torch.jagged:
                 raise no_such_tensors(f"as torch's {name} makes them")
-            return true(*args, **kwargs)
+            return original(*args, **kwargs)
 
-        return made_by(true, make)
+        return made_by(original, make)
 
     constructors = {"sparse_coo_tensor": made_by(torch.sparse_coo_tensor, _coo)}
     for name, layout in _COMPRESSED.items():

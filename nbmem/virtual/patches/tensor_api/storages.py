@@ -16,7 +16,7 @@ from nbmem.virtual.frames import is_recording
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 from nbmem.virtual.tensors.host.recipes import View
-from nbmem.virtual.tensors.storages import true_nbytes
+from nbmem.virtual.tensors.storages import original_nbytes
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch.card_mode import CardMode
@@ -35,9 +35,9 @@ WRITERS = frozenset({"__setitem__", "fill_", "copy_"})
 
 def storage_patches(mode: CardMode) -> list[Patch]:
     """Return patches of torch.UntypedStorage's attributes and methods."""
-    true_to = torch.UntypedStorage.to
-    true_cpu = torch.UntypedStorage.cpu
-    true_clone = torch.UntypedStorage.clone
+    original_to = torch.UntypedStorage.to
+    original_cpu = torch.UntypedStorage.cpu
+    original_clone = torch.UntypedStorage.clone
 
     def device(self: torch.UntypedStorage) -> torch.device:
         real = _device(self)
@@ -57,22 +57,22 @@ def storage_patches(mode: CardMode) -> list[Patch]:
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
         if not _on_card(self):
             unwritten = mode.host.copy(self)
-            return true_clone(self) if unwritten is None else unwritten
+            return original_clone(self) if unwritten is None else unwritten
         return copy_to(self, device(self))
 
     def copy_to(self: torch.UntypedStorage, where: torch.device) -> torch.UntypedStorage:
         copy = allocate(self.nbytes(), where)
         mine, its = mode.storages.of_storage(self), mode.storages.of_storage(copy)
-        if mine is not None and its is not None and mine.twin is not None:
-            its.twin = true_clone(mine.twin)
+        if mine is not None and its is not None and mine.cpu_values is not None:
+            its.cpu_values = original_clone(mine.cpu_values)
         return copy
 
     def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
         if not _on_card(self):
-            return true_cpu(self)
+            return original_cpu(self)
         block = mode.storages.of_storage(self)
-        if block is not None and block.twin is not None:
-            return true_clone(block.twin)
+        if block is not None and block.cpu_values is not None:
+            return original_clone(block.cpu_values)
         return mode.host.zeros(View(torch.uint8, (self.nbytes(),), (1,), 0)).untyped_storage()
 
     def cuda(
@@ -87,18 +87,18 @@ def storage_patches(mode: CardMode) -> list[Patch]:
         copy = allocate(self.nbytes(), where)
         block = mode.storages.of_storage(copy)
         if block is not None and self.nbytes() <= 64:
-            block.twin = true_clone(self)
+            block.cpu_values = original_clone(self)
         return copy
 
     def to(self: torch.UntypedStorage, *, device: Any, **kwargs: Any) -> torch.UntypedStorage:
         target = card_device(device)
         if is_card(target):
             return cuda(self, target)
-        return cpu(self) if _on_card(self) else true_to(self, device=target, **kwargs)
+        return cpu(self) if _on_card(self) else original_to(self, device=target, **kwargs)
 
     def read(name: str) -> Any:
         """Return a method that reads or writes the bytes themselves."""
-        true = getattr(torch.UntypedStorage, name)
+        original = getattr(torch.UntypedStorage, name)
 
         def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
             if _on_card(self) and name in COPIED:
@@ -108,7 +108,7 @@ def storage_patches(mode: CardMode) -> list[Patch]:
             for storage in (self, *args):
                 if isinstance(storage, torch.UntypedStorage) and not _on_card(storage):
                     mode.host.write(storage)
-            return true(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
 
         return method
 
@@ -148,12 +148,14 @@ def _sizes(mode: CardMode) -> dict[str, Any]:
 
     `resize_` changes it without C++; FSDP frees memory so.
     """
-    true_resize = torch.UntypedStorage.resize_
+    original_resize = torch.UntypedStorage.resize_
 
     def nbytes(self: torch.UntypedStorage) -> Any:
         block = mode.storages.of_storage(self) if _on_card(self) else None
         if block is None or block.resized is None:
-            return true_nbytes(self)  # a symbol's as it is: as a number it would be this one alone
+            return original_nbytes(
+                self
+            )  # a symbol's as it is: as a number it would be this one alone
         return block.resized
 
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -161,7 +163,7 @@ def _sizes(mode: CardMode) -> dict[str, Any]:
             mode.storages.resize(self, int(size))
             return self
         mode.host.write(self)
-        return true_resize(self, size)
+        return original_resize(self, size)
 
     return {"nbytes": nbytes, "size": nbytes, "__len__": nbytes, "resize_": resize_}
 

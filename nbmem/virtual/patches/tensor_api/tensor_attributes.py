@@ -14,13 +14,13 @@ import torch
 from torch import _C
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from nbmem.virtual.devices import CUDA, LAZY, is_virtual, true_device
+from nbmem.virtual.devices import CUDA, LAZY, cpp_device, is_virtual
 from nbmem.virtual.frames import is_recording
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import MOVES, card_device, is_card, lazy_patches
 from nbmem.virtual.tensors.quantized import is_quantized
 from nbmem.virtual.tensors.sparse import is_sparse
-from nbmem.virtual.tensors.storages import true_wrapper
+from nbmem.virtual.tensors.storages import original_wrapper
 
 if TYPE_CHECKING:
     from nbmem.virtual.dispatch.card_mode import CardMode
@@ -33,14 +33,14 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
     """Return patches of torch.Tensor's attributes and methods."""
 
     def device(self: torch.Tensor) -> torch.device:
-        real = true_device(self)
+        real = cpp_device(self)
         return CUDA[real.index] if real.type == _LAZY_TYPE else real
 
     def is_cuda(self: torch.Tensor) -> bool:
-        return bool(true_device(self).type in (_LAZY_TYPE, "cuda"))
+        return bool(cpp_device(self).type in (_LAZY_TYPE, "cuda"))
 
     def get_device(self: torch.Tensor) -> int:
-        real = true_device(self)
+        real = cpp_device(self)
         return int(real.index) if real.type == _LAZY_TYPE else _Base.get_device(self)
 
     def data_ptr(self: torch.Tensor) -> int:
@@ -121,7 +121,7 @@ def tensor_patches(mode: CardMode) -> list[Patch]:
         if args and args[0] is FunctionalTensor and type(args[-1]) is _C.DispatchKeySet:
             args = (*args[:-1], args[-1].add(_C.DispatchKey.AutocastCUDA))
         kwargs = {name: _for_cpp(value) for name, value in kwargs.items()}
-        return true_wrapper(*map(_for_cpp, args), **kwargs)
+        return original_wrapper(*map(_for_cpp, args), **kwargs)
 
     names = {
         "_make_wrapper_subclass": staticmethod(wrapper),
@@ -150,21 +150,21 @@ def printing_patches(mode: CardMode) -> list[Patch]:
     """
     from torch import _tensor_str
 
-    true_body, true_whole = _tensor_str._tensor_str, _tensor_str._str_intern
+    original_body, original_whole = _tensor_str._tensor_str, _tensor_str._str_intern
 
     def body(self: torch.Tensor, indent: int) -> str:
         # Torch prints with every mode off, so the copy cannot be made by .cpu().
         if is_virtual(self):
             self = mode.values.on_cpu(self)
         mode.host.write_tensor(self)
-        return true_body(self, indent)
+        return original_body(self, indent)
 
     def whole(inp: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if not (is_virtual(inp) and (is_sparse(inp) or is_quantized(inp))):
-            return true_whole(inp, tensor_contents=tensor_contents)
+            return original_whole(inp, tensor_contents=tensor_contents)
         with mode:
             copy = inp.detach().cpu()
-        text = true_whole(copy, tensor_contents=tensor_contents)
+        text = original_whole(copy, tensor_contents=tensor_contents)
         contents, size, rest = text.rpartition("size=(")
         return f"{contents}device='{inp.device}', {size}{rest}"
 

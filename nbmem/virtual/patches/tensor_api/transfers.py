@@ -18,7 +18,7 @@ from nbmem.virtual.patches.tensor_api.list_arguments import replace_tensors
 
 _Base: Any = _C.TensorBase
 _Device: Any = torch.device
-_true_to = _Base.to
+_original_to = _Base.to
 
 
 def card_device(device: Any) -> Any:
@@ -74,7 +74,7 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             return self
         if not args and "dtype" not in kwargs and "other" not in kwargs:
             kwargs["dtype"] = self.dtype
-    return _true_to(self, *args, **kwargs)
+    return _original_to(self, *args, **kwargs)
 
 
 def cuda(

@@ -217,8 +217,8 @@ def register_usage(name: str, kernel: bytes) -> tuple[int, int]:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(kernel)
         command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - Triton's own tool
-    found = _USED.search(said[said.find(name) :])
+        assembly = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - Triton's own tool
+    found = _USED.search(assembly[assembly.find(name) :])
     if found is None:
         raise ValueError(f"{Path(command[0]).name} names no registers of {name}")
     registers, stack, local = map(int, found.groups())

@@ -208,13 +208,13 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
         def compile_it() -> Any:
             hooks, self.pre_run_hooks = self.pre_run_hooks, []
             try:
-                return true_run(self, *lighter, grid=None, warmup=True, **named)
+                return original_run(self, *lighter, grid=None, warmup=True, **named)
             finally:
                 self.pre_run_hooks = hooks
 
         return compile_it
 
-    true_run = jit.JITFunction.run
+    original_run = jit.JITFunction.run
     _teach_wrapped_launches()
     driver = TritonDriver(machine, launched)
     scratch = Scratch(print_text)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import compute_required_storage_length
 
-from nbmem.virtual.devices import CPU, true_device
+from nbmem.virtual.devices import CPU, cpp_device
 from nbmem.virtual.tensors.host.pages import untouched
 from nbmem.virtual.tensors.host.recipes import (
     Recipe,
@@ -99,7 +99,7 @@ class LazyTensors:
     def run(self, call: OperatorCall, *, pinned: bool = False) -> Any:
         """Run an operator on the CPU, or defer it."""
         if self._rule_of(call.func).factory:
-            here = "device" in call.kwargs or all(true_device(t) == CPU for t in call.tensors)
+            here = "device" in call.kwargs or all(cpp_device(t) == CPU for t in call.tensors)
             made = self._made(call) if here and (self.everything or pinned) else None
             if made is not None:
                 return made
@@ -182,7 +182,7 @@ class LazyTensors:
 
     def kept_of(self, tensor: torch.Tensor) -> LazyStorage | None:
         """Return the record of an unwritten tensor; None for an ordinary one."""
-        if true_device(tensor) != CPU or tensor.layout is not torch.strided:
+        if cpp_device(tensor) != CPU or tensor.layout is not torch.strided:
             return None
         return self._kept.get(tensor.untyped_storage()._cdata)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.allocator.statistics import Counter
-from nbmem.virtual.devices import true_device
+from nbmem.virtual.devices import cpp_device
 
 if TYPE_CHECKING:
     import threading
@@ -120,7 +120,7 @@ class Pinned:
 
     def pin(self, tensor: Any) -> Any:
         """Record the storage of a CPU tensor as pinned; return the tensor."""
-        if isinstance(tensor, torch.Tensor) and true_device(tensor).type == "cpu":
+        if isinstance(tensor, torch.Tensor) and cpp_device(tensor).type == "cpu":
             storage = tensor.untyped_storage()
             if storage not in self._storages and storage.nbytes():
                 block = self.pool.take(storage.nbytes())
@@ -130,7 +130,7 @@ class Pinned:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in pinned or registered memory."""
-        dense = tensor.layout is torch.strided and true_device(tensor).type == "cpu"
+        dense = tensor.layout is torch.strided and cpp_device(tensor).type == "cpu"
         if not dense:
             return False
         if self._storages and tensor.untyped_storage() in self._storages:

@@ -62,9 +62,9 @@ def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) 
         copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
         if block is not None and block.most == 0:
             return copy.zero_()
-        if (look := _sign_of(tensor, block)) is None:
+        if (sign_and_seed := _sign_of(tensor, block)) is None:
             return copy.fill_(stand_in(tensor.dtype, block))
-        return fill(copy, tensor.storage_offset(), tensor.stride(), *look)
+        return fill(copy, tensor.storage_offset(), tensor.stride(), *sign_and_seed)
 
 
 def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe | None:
@@ -77,21 +77,21 @@ def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe
         tensor: On the card.
         block: The memory behind it.
     """
-    look = _sign_of(tensor, block)
-    if look is None or (block is not None and block.most == 0):
+    sign_and_seed = _sign_of(tensor, block)
+    if sign_and_seed is None or (block is not None and block.most == 0):
         return None
-    args = (tensor.storage_offset(), tensor.stride(), *look)
+    args = (tensor.storage_offset(), tensor.stride(), *sign_and_seed)
     return Recipe(
         before=None, view=view, func=fill, in_place=True, args=args, kwargs={}, seed=None, count=1
     )
 
 
 def _sign_of(tensor: torch.Tensor, block: CardMemory | None) -> SignAndSeed | None:
-    """Return a tensor's look; None if all elements have one stand-in."""
+    """Return a tensor's sign and seed; None if all elements have one stand-in."""
     if block is None or tensor.dtype not in VARIED:
         return None
     single = tensor.untyped_storage().nbytes() <= tensor.element_size()
-    return None if single else block.look
+    return None if single else block.sign_and_seed
 
 
 def fill(
@@ -99,7 +99,7 @@ def fill(
     start: int,
     strides: tuple[int, ...],
     seed: int,
-    signed: bool,  # noqa: FBT001 - the parts of a look, as a recipe has them
+    signed: bool,  # noqa: FBT001 - the parts of a SignAndSeed, as a recipe has them
 ) -> torch.Tensor:
     """Write the stand-in of each element, by its place in its storage.
 
@@ -107,8 +107,8 @@ def fill(
         copy: On the CPU.
         start: Where the tensor on the card begins in its storage, in elements.
         strides: Its strides, in elements.
-        seed: As in Look.
-        signed: As in Look.
+        seed: As in SignAndSeed.
+        signed: As in SignAndSeed.
     """
     if copy.numel() > CHUNK:
         rows = max(1, CHUNK * len(copy) // copy.numel())

@@ -1,7 +1,7 @@
 """Sign and seed of unknown floats, by the operator that makes them.
 
-The rules are parts of the operators' records (`ValueRule.look`). numbers.py makes the numbers from
-them at the first read.
+The rules are parts of the operators' records (`ValueRule.sign_rule`). numbers.py makes the
+numbers from them at the first read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import _C
 
-from nbmem.virtual.devices import CPU, is_virtual, true_device
+from nbmem.virtual.devices import CPU, cpp_device, is_virtual
 from nbmem.virtual.tensors.stand_ins.numbers import VARIED, fill
 from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SIGNED, SignAndSeed
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
-    LookRule = Callable[[Values, OperatorCall], SignAndSeed]
+    SignRule = Callable[[Values, OperatorCall], SignAndSeed]
 
 SAMPLED = 64
 """Elements of the first row of a CPU tensor that are tested for negative numbers."""
 
 
-def show_as(values: Values, tensor: torch.Tensor, look: SignAndSeed) -> None:
+def set_sign_and_seed(values: Values, tensor: torch.Tensor, new: SignAndSeed) -> None:
     """Set the sign and seed of a tensor on a card."""
     block = values.storages.of(tensor)
-    if block is not None and block.look is not None:
-        block.look = look
+    if block is not None and block.sign_and_seed is not None:
+        block.sign_and_seed = new
 
 
 def sign_and_seed(values: Values, tensor: torch.Tensor) -> SignAndSeed:
     """Return a tensor's sign and seed; of a CPU tensor from a sample."""
     if is_virtual(tensor):
         block = values.storages.of(tensor)
-        return POSITIVE if block is None or block.look is None else block.look
+        return POSITIVE if block is None or block.sign_and_seed is None else block.sign_and_seed
     if tensor.dtype not in VARIED or tensor.dtype.is_complex or tensor.numel() <= 1:
         return POSITIVE
-    if true_device(tensor) != CPU or tensor.layout is not torch.strided:
+    if cpp_device(tensor) != CPU or tensor.layout is not torch.strided:
         return POSITIVE
     kept = values.host.kept_of(tensor)
     if kept is not None:  # It has not been read: it is a copy from a card, or initial weights.
@@ -54,36 +54,36 @@ def sign_and_seed(values: Values, tensor: torch.Tensor) -> SignAndSeed:
 
 
 def positive(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return the look of results without negative numbers."""
+    """Return the sign and seed of results without negative numbers."""
     del values, call
     return POSITIVE
 
 
 def signed(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return the look of results with negative numbers."""
+    """Return the sign and seed of results with negative numbers."""
     del values, call
     return SIGNED
 
 
 def as_arguments(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return a signed look if any argument is signed."""
+    """Return signed numbers' sign if any argument is signed."""
     return SignAndSeed(
         0, signed=any(sign_and_seed(values, tensor).signed for tensor in call.tensors)
     )
 
 
 def as_factors(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return the look of a product; a tensor times itself is positive."""
+    """Return the sign of a product; a tensor times itself is positive."""
     left, right = call.args[:2]
     return POSITIVE if left is right else as_arguments(values, call)
 
 
 def copied(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return the last tensor's look, for copies in the same order."""
+    """Return the last tensor's sign and seed, for copies in its order."""
     source = call.tensors[-1]
-    look = sign_and_seed(values, source)
+    known = sign_and_seed(values, source)
     start = source.storage_offset() if source.is_contiguous() else 0
-    return SignAndSeed(look.seed + start, look.signed)
+    return SignAndSeed(known.seed + start, known.signed)
 
 
 def drawn(call: OperatorCall) -> int:
@@ -97,12 +97,12 @@ def drawn(call: OperatorCall) -> int:
 
 
 def drawn_signed(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return a signed look with a fresh random seed."""
+    """Return the sign of signed numbers and a random seed."""
     del values
     return SignAndSeed(drawn(call), signed=True)
 
 
 def drawn_positive(values: Values, call: OperatorCall) -> SignAndSeed:
-    """Return a positive look with a fresh random seed."""
+    """Return the sign of positive numbers and a random seed."""
     del values
     return SignAndSeed(drawn(call), signed=False)
