@@ -45,6 +45,9 @@ _ONCE = [f"--ignore=tests/{name}" for name in ("allocator", "faults", "fuzz", "r
 _WARNED = ("tests/core", "tests/host_safety/test_warnings.py", "tests/notebook/test_kernel.py")
 """With every warning an error: a notebook, a script in a process of its own, kernels."""
 
+_OF_OTHER_CARDS = ("peft==0.20.0", "megatron-core==0.16.1")
+"""The releases nearest to those that the figures are of."""
+
 _OF_THREAD = threading.local()
 """`prefix` stands before each line of the check that runs in this thread."""
 
@@ -211,8 +214,12 @@ def _cudnn(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _other_cards(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Compare virtual cards with other people's figures; write their table."""
+    """Compare virtual cards with other people's figures; write their tables.
+
+    What some sources need asks for torch, which lies behind.
+    """
     small = _beside(python, "cudnn", fresh=fresh)
+    pip(small.parents[1], "install", "--no-deps", *_OF_OTHER_CARDS)
     return _stream(str(small), "-m", "tests.other_cards", "--write")
 
 
