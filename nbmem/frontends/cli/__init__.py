@@ -70,13 +70,23 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"nbmem {nbmem.__version__}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=LineParser)
     for command in COMMANDS:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)
         command.configure(sub)
         sub.set_defaults(run=command.run, parser=sub)
     return top
+
+
+class _Version(argparse.Action):
+    """Print nbmem's version, and which cuDNN a virtual card asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        from nbmem.virtual.hardware.cudnn.installed import sentence
+
+        sys.stdout.write(f"nbmem {nbmem.__version__}\n{sentence()}\n")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
