@@ -6,9 +6,9 @@ last one: after a step, and at most, in the last iteration that is kept.
 https://github.com/NVIDIA/Megatron-LM/tree/d98e8a64ddf34856e74b24714e3bedb2f5a39553/tests/functional_tests/test_cases
 
 The layers, ranks, gradients' buffers and optimizers are those of the package megatron-core. Its
-training script and data are not in the package: what follows does the same with zeros. Two
-packages of the authors' image are missing. Apex's softmax allocates its result alone and works in
-place backward; a stand-in does that. Its Adam is torch's fused one here, which holds as much.
+training script and data are not in the package: what follows does the same with zeros. Apex, which
+the authors' image has, is missing. Its softmax allocates its result alone and works in place
+backward; a stand-in does that. Its Adam and layer norm are torch's here, which hold as much.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Settings:
     scale_by_layer: bool = True
     sequence_parallel: bool = False
     bias: bool = True
+    apex: bool = True
+    """Whether the case runs with Apex; one uninstalls it before."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -133,6 +135,17 @@ def _stand_in_for_apex() -> None:
             get_batch_per_block=lambda *_: 4,
         )
         sys.modules[name] = module
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    WrappedTorchNorm.__new__ = _layer_norm
+
+
+def _layer_norm(_cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+    """Make torch's layer norm where Apex's is missing; megatron-core refuses it for sequences."""
+    norm = torch.nn.LayerNorm(hidden_size, eps)
+    for parameter in norm.parameters():
+        vars(parameter)["sequence_parallel"] = config.sequence_parallel
+    return norm
 
 
 def _train(s: Settings) -> tuple[int, int]:
@@ -141,7 +154,8 @@ def _train(s: Settings) -> tuple[int, int]:
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    optimizers.Adam = partial(torch.optim.AdamW, fused=True)
+    if s.apex:
+        optimizers.Adam = partial(torch.optim.AdamW, fused=True)
     torch.distributed.init_process_group("nccl", rank=WORLD - 1, world_size=WORLD)
     parallel_state.initialize_model_parallel(
         s.tensor,
@@ -195,6 +209,7 @@ def _model(s: Settings) -> tuple[Any, Any]:
     model.model_type = ModelType.encoder_or_decoder
     overlap = s.distributed_optimizer
     ranks = parallel_state.get_data_parallel_world_size()
+    model = Float16Module(config, model.cuda())
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         wrapped = distributed.DistributedDataParallel(
@@ -206,7 +221,7 @@ def _model(s: Settings) -> tuple[Any, Any]:
                 overlap_param_gather=overlap,
                 bucket_size=max(BUCKET, 1_000_000 * ranks) if overlap else None,
             ),
-            Float16Module(config, model.cuda()),
+            model,
         )
     return wrapped, config
 
@@ -235,7 +250,7 @@ def _config(s: Settings) -> Any:
         autocast_dtype=s.dtype,
         apply_query_key_layer_scaling=s.scale_by_layer,
         attention_softmax_in_fp32=s.scale_by_layer,
-        masked_softmax_fusion=True,
+        masked_softmax_fusion=s.apex,
         bias_activation_fusion=not s.experts,
         bias_dropout_fusion=True,
         add_bias_linear=s.bias,
