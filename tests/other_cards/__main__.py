@@ -68,7 +68,7 @@ def _peft(every: int, processes: int) -> tuple[list[str], list[Compared]]:
 
 def _megatron(every: int, processes: int) -> tuple[list[str], list[Compared]]:
     pairs = run_all(megatron_cases.run, megatron_cases.cases()[::every], processes)
-    why = "their own releases differ by 1 to 10 MiB; routes of experts"
+    why = "their own figures of one case differ by 1 to 10 MiB"
     lines, rows = [], []
     for figure, found in zip(megatron_cases.FIGURES, zip(*pairs, strict=True), strict=True):
         lines += summary(megatron_cases.SOURCE, figure, why, found)

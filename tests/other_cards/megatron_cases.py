@@ -135,9 +135,12 @@ def _stand_in_for_apex() -> None:
             get_batch_per_block=lambda *_: 4,
         )
         sys.modules[name] = module
+    from megatron.core.transformer.moe import moe_utils
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
     WrappedTorchNorm.__new__ = _layer_norm
+    # megatron-core looks for it also where TransformerEngine is missing; then it multiplies itself.
+    moe_utils.te_general_gemm = None
 
 
 def _layer_norm(_cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:

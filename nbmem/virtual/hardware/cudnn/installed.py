@@ -1,4 +1,4 @@
-"""Which cuDNN a virtual card asks, as a sentence."""
+"""The installed cuDNN, and whether a virtual card can ask it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def sentence() -> str:
 
 
 def _release(path: Path) -> str:
-    """Return the release of the package that a library is of; "" if its record is missing."""
+    """Return the release of a library's package; "" without its record."""
     found = sorted(path.parents[3].glob("nvidia_cudnn_cu*.dist-info"))
     return found[0].name.removesuffix(".dist-info").rpartition("-")[2] if found else ""
