@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
+from nbmem.virtual.tensors import values
 
 PAIRS = [("eq", "ne"), ("gt", "le"), ("lt", "ge")]
 SHAPE = (64, 1 << 14)
@@ -83,3 +84,53 @@ def test_positions_below_an_unknown_length_are_all_of_them(gpu):
     assert (places <= length[:, None]).int().bool().cpu().all()
     assert not (places >= length[:, None]).any()
     assert not (length[:, None] < places).any()
+
+
+def words():
+    return torch.randn(2, 32_000, device="cuda").argmax(-1)
+
+
+def test_a_text_goes_on_to_the_programs_own_limit(gpu, monkeypatch):
+    """As `generate` asks after each token: have all texts ended?"""
+    monkeypatch.setattr(values, "PATIENCE", 4)
+    monkeypatch.setattr(values, "GOING_ON", 32)
+    end = torch.tensor([2], device="cuda")
+    for is_end in (lambda: words() == 2, lambda: torch.isin(words(), end)):
+        for _ in range(4):  # texts at one line
+            going = torch.ones(2, dtype=torch.long, device="cuda")
+            for token in range(20):
+                at_limit = torch.full((2,), token == 19, device="cuda")
+                going = going & ~(is_end() | at_limit)
+                if going.max() == 0:
+                    break
+            assert token == 19
+    assert not any("a loop waits" in note for note in gpu.notes)
+
+
+def test_what_waits_for_a_word_ends(gpu, monkeypatch):
+    monkeypatch.setattr(values, "GOING_ON", 16)
+    asked = 0
+    for end in (2, 31_990):
+        while words()[0].item() != end:
+            asked += 1
+            assert asked < 64
+        assert asked > 16
+    while not (words() == 2).all():
+        asked += 1
+        assert asked < 128
+
+
+def test_a_mask_that_was_read_is_known(gpu):
+    """As Whisper asks: does the text end with a timestamp, and where are its pairs?"""
+    stamps = words() >= 503
+    assert len(torch.where(words() >= 503)[0]) == 2  # not read: all, which is a bound
+    assert stamps[-1:].tolist() == [False]
+    assert len(torch.where(stamps[:-1] & stamps[1:])[0]) == 0
+    assert len(stamps.nonzero()) == 0
+
+
+def test_one_minus_a_mask_is_its_opposite(gpu):
+    """As the scores of beams are counted."""
+    beams = torch.randn(4, 10, device="cuda").topk(10)[1]
+    assert (1 - (beams < 0).long()).sum(-1).max() == 10
+    assert (1 - (beams >= 0).long()).sum() != 40

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 
-    Assumption = Callable[[Values, OperatorCall], bool]
+    Assumption = Callable[[Values, OperatorCall], bool | None]
 
 aten = torch.ops.aten
 _EQUAL, _LARGER, _SMALLER = aten.eq, aten.gt, aten.lt
 _COMPLEMENTS = {aten.ne: _EQUAL, aten.le: _LARGER, aten.ge: _SMALLER}
+EQUALITIES = frozenset((aten.eq, aten.ne, aten.isin))
+"""Comparisons that hold for few numbers."""
 
 
 def holds(values: Values, tensor: torch.Tensor) -> bool:
@@ -43,6 +45,8 @@ def holds(values: Values, tensor: torch.Tensor) -> bool:
 def compared(values: Values, call: OperatorCall) -> bool:
     """Return the assumption on a comparison with a number or a tensor."""
     question = call.func.overloadpacket
+    if question is aten.isin:
+        return bool(call.argument("invert", False))
     base = _COMPLEMENTS.get(question, question)
     return _is_assumed(values, call, base) is (question is base)
 
@@ -69,6 +73,15 @@ def _is_known(values: Values, tensor: torch.Tensor) -> bool:
 def inverted(values: Values, call: OperatorCall) -> bool:
     """Return the opposite of the assumption on the argument."""
     return not holds(values, call.args[0])
+
+
+def subtracted(values: Values, call: OperatorCall) -> bool | None:
+    """Return the opposite of the assumption on a mask's numbers in `1 - mask`."""
+    tensor, number = call.args[:2]
+    block = values.storages.of(tensor) if is_virtual(tensor) else None
+    if number != 1 or block is None or block.assumed is None or tensor.dtype.is_floating_point:
+        return None
+    return not block.assumed
 
 
 def same(values: Values, call: OperatorCall) -> bool:

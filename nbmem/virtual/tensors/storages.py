@@ -96,12 +96,13 @@ class KnownValues(NamedTuple):
 
     Attributes:
         cpu_values: The bytes; None if they are unknown.
-        healthy, assumed, most, below, sign_and_seed: As in `CardMemory`.
+        healthy, assumed, by_equality, most, below, sign_and_seed: As in `CardMemory`.
     """
 
     cpu_values: bytes | None = None
     healthy: bool | None = None
     assumed: bool | None = None
+    by_equality: bool = False
     most: int | None = None
     below: int | None = None
     sign_and_seed: tuple[int, bool] | None = (0, False)
@@ -118,6 +119,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
             known. For counts it is False if they are 0.
         assumed: What a condition, or its number, is taken to be if nothing is known of it; None: a
             condition is false, and a number is not zero.
+        by_equality: Whether that follows from no two unknown numbers being equal, which a loop
+            meets more rarely than an order: a token that ends a text is one of a vocabulary.
         most: The most elements that can be nonzero, if the values are unknown; None: all.
         sign_and_seed: Of the numbers if they are unknown; None: there is one number, 1.0.
         below: No integer in it is negative or as large as this; None: unknown.
@@ -128,8 +131,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """
 
     __slots__ = (
-        *("addr", "assumed", "below", "gpu", "healthy", "home", "key", "sign_and_seed", "most"),
-        *("overwritten", "owned", "resized", "cpu_values"),
+        *("addr", "assumed", "below", "by_equality", "gpu", "healthy", "home", "key"),
+        *("sign_and_seed", "most", "overwritten", "owned", "resized", "cpu_values"),
     )
     __hash__ = object.__hash__  # a reference's own hash reads the storage, which is freed by then
     __eq__ = object.__eq__
@@ -141,6 +144,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     cpu_values: torch.UntypedStorage | None
     healthy: bool | None
     assumed: bool | None
+    by_equality: bool
     sign_and_seed: SignAndSeed | None
     most: int | None
     below: int | None
@@ -151,13 +155,14 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     def forget_values(self) -> None:
         """Forget the values, but not the sign and seed of stand-ins."""
         self.cpu_values = self.healthy = self.assumed = self.most = self.below = None
+        self.by_equality = False
 
     def copy_values_from(self, other: CardMemory) -> None:
         """Take over what is known of another block's values."""
         self.cpu_values, self.healthy = other.cpu_values, other.healthy
         self.sign_and_seed = other.sign_and_seed
         self.most, self.below, self.resized = other.most, other.below, other.resized
-        self.assumed = other.assumed
+        self.assumed, self.by_equality = other.assumed, other.by_equality
 
     def known_values(self) -> KnownValues:
         """Return what is known of the values, as data that can be pickled."""
@@ -169,7 +174,8 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         made = self.sign_and_seed
         sign_and_seed = None if made is None else (made.seed, made.signed)
         return KnownValues(
-            cpu_values, self.healthy, self.assumed, self.most, self.below, sign_and_seed
+            *(cpu_values, self.healthy, self.assumed, self.by_equality, self.most, self.below),
+            sign_and_seed,
         )
 
     def learn_values(self, known: KnownValues) -> None:
@@ -180,6 +186,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
                 plain = torch.frombuffer(bytearray(known.cpu_values), dtype=torch.uint8)
                 self.cpu_values = plain.untyped_storage()
         self.healthy, self.assumed = known.healthy, known.assumed
+        self.by_equality = known.by_equality
         self.most, self.below = known.most, known.below
         made = known.sign_and_seed
         self.sign_and_seed = None if made is None else SignAndSeed(*made)

@@ -204,6 +204,11 @@ def as_before(values: Values, call: OperatorCall) -> int | None:
     return below_of(values, call.args[0])
 
 
+def of_complement(values: Values, call: OperatorCall) -> int | None:
+    """Bound `1 - mask` of zeros and ones, which has zeros and ones, too."""
+    return 2 if call.args[1] == 1 and below_of(values, call.args[0]) == 2 else None
+
+
 def bound_of_joined(values: Values, call: OperatorCall) -> int | None:
     """Bound joined tensors by the largest bound among them."""
     found = [below_of(values, tensor) for tensor in call.args[0]]

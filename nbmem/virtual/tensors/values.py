@@ -6,7 +6,8 @@ on a real card. Other values are stand-ins: what a healthy run would give.
 
 An unknown condition must not lead a program in circles: `generate()` and rejection sampling loop
 until a bool ends them. What a known side decides is known (`unknown & 0`). What libraries check is
-healthy. A condition that one line reads again and again changes its value.
+healthy. A condition that one line reads again and again changes its value, and so does an index.
+What the program has read of a mask is known from then on: what it computes from it agrees.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from torch import _C
 from nbmem.core.runtime.bytecode import chooses, healthy_answer
 from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
+from nbmem.virtual.tensors.assumptions import EQUALITIES, compared
 from nbmem.virtual.tensors.host.recipes import View
 from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.shapes import dense
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
 from nbmem.virtual.tensors.stand_ins.value_signs import set_sign_and_seed
-from nbmem.virtual.tensors.value_bounds import agreed, learn
+from nbmem.virtual.tensors.value_bounds import agreed, below_of, learn
 from nbmem.virtual.warnings import LOOP, VALUES
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.storages import Storages
+    from nbmem.virtual.tensors.storages import CardMemory, Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule
 
 aten = torch.ops.aten
@@ -46,7 +48,8 @@ LARGE = 1 << 18
 PATIENCE = 256
 """How often one line gets the same value of an unknown condition."""
 GOING_ON = 1 << 12
-"""How often one line gets a condition that is assumed true: for each token of a beam search."""
+"""How often one line gets a condition that is assumed true, or that no two numbers are equal:
+whether a token ends the text is asked for each token. So often an index has the same answer."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14
@@ -75,7 +78,7 @@ class Values:
         self._rule_of = rule_of
         self.storages = storages
         self.host = host
-        self._asked: Counter[tuple[CodeType, int]] = Counter()
+        self._asked: Counter[tuple[tuple[CodeType, int], Any]] = Counter()
 
     def cpu_values(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a CPU view of a tensor's values; None if they are unknown."""
@@ -118,13 +121,20 @@ class Values:
         self._follow(call, rule, fresh)
         made = (fresh or call.mutated()) if known or sign_and_seed or rule.assumes else []
         if assumed is not None and made and (block := self.storages.of(made[0])) is not None:
-            block.assumed = assumed
+            block.assumed, block.by_equality = assumed, self._is_by_equality(call, rule)
         if sign_and_seed is not None:
             for tensor in fresh[:1] or made:
                 set_sign_and_seed(self, tensor, sign_and_seed)
         for name, bound in known:
             if made and bound is not None:
                 learn(self, name, made, bound)
+
+    def _is_by_equality(self, call: OperatorCall, rule: ValueRule) -> bool:
+        """Return whether the assumption on a call's result follows from an equality."""
+        if rule.assumes is compared and call.func.overloadpacket in EQUALITIES:
+            return True
+        blocks = (self.storages.of(tensor) for tensor in call.tensors if is_virtual(tensor))
+        return any(block is not None and block.by_equality for block in blocks)
 
     def _follow(self, call: OperatorCall, rule: ValueRule, fresh: list[torch.Tensor]) -> None:
         mutates = bool(facts_of(call.func).mutates)
@@ -266,17 +276,20 @@ class Values:
         cpu_values = self.cpu_values(tensor)
         if cpu_values is not None:
             with _C._DisableTorchDispatch():
-                return cpu_values.item()
+                known = cpu_values.item()
+            if self._asked and tensor.dtype is torch.bool:
+                self._end_loop(known)
+            return known
         self._note(VALUES)
         block = self.storages.of(tensor)
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return unknown(tensor, block, tensor.dtype).item()
         answer = stand_in(tensor.dtype, block)
         if tensor.dtype is not torch.bool:
-            return agreed(self, tensor, answer)
-        if block and block.healthy is not None:
+            return agreed(self, tensor, self._index_until_loops_end(tensor, answer))
+        if block is None or block.healthy is not None:
             return answer
-        return self._until_loops_end(answer, GOING_ON if block and block.assumed else PATIENCE)
+        return self._until_loops_end(answer, GOING_ON if block.assumed or block.by_equality else PATIENCE)
 
     def _until_loops_end(self, answer: bool, patience: int) -> bool:  # noqa: FBT001
         """Invert the answer to a condition after so many questions at a line.
@@ -287,11 +300,35 @@ class Values:
         checked = healthy_answer(*place)
         if checked is not None:
             return checked
-        self._asked[place] += 1
-        if self._asked[place] % patience or chooses(*place):
+        asked = self._asked[place, answer] = self._asked[place, answer] + 1
+        if asked % patience or chooses(*place):
             return answer
         self._note(LOOP)
         return not answer
+
+    def _end_loop(self, known: bool) -> None:  # noqa: FBT001
+        """Count a line's questions anew after a known answer that ends its loop.
+
+        The texts that one line writes then do not add up.
+        """
+        self._asked.pop((line_outside(), not known), None)
+
+    def _index_until_loops_end(self, tensor: torch.Tensor, answer: int) -> int:
+        """Vary an index that one line reads again and again.
+
+        `while token != end` ends on a card. The ends of a vocabulary are often its last words.
+        """
+        below = below_of(self, tensor)
+        if below is None:
+            return answer
+        place = line_outside()
+        asked = self._asked[place, None] = self._asked[place, None] + 1
+        turns = asked - GOING_ON
+        if turns < 0 or chooses(*place):
+            return answer
+        self._note(LOOP)
+        turn, from_end = divmod(turns % below, 2)
+        return below - 1 - turn if from_end else turn
 
     def on_cpu(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy on the CPU, with stand-ins for unknown values."""
@@ -302,10 +339,19 @@ class Values:
             block = self.storages.of(tensor)
             if tensor.numel() > LARGE and not (block and block.assumed):
                 return self._unread(tensor, dtype)
+            if tensor.dtype is torch.bool and block is not None:
+                self._keep_read_mask(tensor, block)
             return unknown(tensor, block, dtype)
         with _C._DisableTorchDispatch():
             copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
             return copy.copy_(cpu_values)
+
+    def _keep_read_mask(self, tensor: torch.Tensor, block: CardMemory) -> None:
+        """Make all of a mask known as it is read: one stand-in for all its elements."""
+        if (size := tensor.untyped_storage().nbytes()) <= WHOLE_BYTES:
+            with _C._DisableTorchDispatch():
+                flags = torch.full((size,), stand_in(torch.bool, block), device=CPU)
+            block.cpu_values = flags.untyped_storage()
 
     def _unread(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Make a large CPU copy of untouched pages.

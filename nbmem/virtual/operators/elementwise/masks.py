@@ -12,7 +12,12 @@ import torch
 from nbmem.virtual.operator_model import autograd_differences
 from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
 from nbmem.virtual.tensors import assumptions
-from nbmem.virtual.tensors.value_bounds import smallest_count, source_count, total_count
+from nbmem.virtual.tensors.value_bounds import (
+    of_complement,
+    smallest_count,
+    source_count,
+    total_count,
+)
 from nbmem.virtual.tensors.value_rules import (
     ValueRule,
     always,
@@ -97,6 +102,11 @@ OPERATORS = (
     Operator(
         ("logical_not", "bitwise_not"),
         values=ValueRule(health=inverted_health, assumes=assumptions.inverted),
+    ),
+    Operator(("isin.Tensor_*",), values=ValueRule(assumes=assumptions.compared)),
+    Operator(
+        ("rsub.Scalar",),
+        values=ValueRule(below=of_complement, assumes=assumptions.subtracted),
     ),
     Operator(("isnan",), values=ValueRule(health=always(False))),
     Operator(
