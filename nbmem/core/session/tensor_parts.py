@@ -15,6 +15,8 @@ LOGITS = "logits"
 """The scores of each word of a vocabulary, from which a loss or a sampler reads."""
 BASE, ADAPTERS = "base", "adapters"
 """The weights of an adapted model, and those that were added to it (LoRA)."""
+REFERENCE = "reference"
+"""The weights of a second model of the trained one's class and size, without gradients."""
 FROZEN, TRAINED = "frozen", "trained"
 """The weights of a partly trained model without adapters."""
 MAX_PARTS = 32
@@ -26,6 +28,7 @@ MEANINGS = {
     LOGITS: "scores of each word of the vocabulary",
     BASE: "weights of the model to which adapters were added, with their constants",
     ADAPTERS: "weights that were added to a model: LoRA and the like",
+    REFERENCE: "weights of a model like the trained one that is only called without gradients",
     FROZEN: "weights that require no gradient, in a model that has others",
     TRAINED: "weights that require a gradient, in a model that has others",
     OTHER: "the rest of the category",

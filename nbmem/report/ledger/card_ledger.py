@@ -12,7 +12,7 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
 from nbmem.core.session.host_memory import MachineParts
-from nbmem.core.session.tensor_parts import CategoryPart, parts_by_name
+from nbmem.core.session.tensor_parts import REFERENCE, CategoryPart, parts_by_name
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
@@ -21,6 +21,7 @@ from nbmem.report.ledger.failed_requests import failed_requests_of
 from nbmem.report.ledger.gathered_facts import facts_of
 from nbmem.report.ledger.outside_torch import NonTorchUsage, parts_at
 from nbmem.report.ledger.phase_map import PhaseMap
+from nbmem.report.ledger.reference_models import reference_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -330,7 +331,7 @@ class _Parts:
     def __init__(
         self, a: Allocations, category: NDArray[np.uint8], names: Ints, session: Session
     ) -> None:
-        known = parts_by_name(session.facts)
+        known = reference_parts(session.facts, session.names) | parts_by_name(session.facts)
         texts = sorted(set(known.values()))
         by_name = np.full(int(names.max(initial=0)) + 1, NO_NAME, np.int64)
         for index, part in known.items():
@@ -340,7 +341,7 @@ class _Parts:
         self._curves = {
             (what, part): _Curve(a.allocated_at[rows], a.freed[rows], a.requested[rows])
             for number, part in enumerate(texts)
-            for what in LIVE
+            for what in (LIVE if part != REFERENCE else (Category.WEIGHTS,))
             if len(rows := np.flatnonzero((numbers == number) & (category == what)))
         }
 

@@ -12,6 +12,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.program_names import is_expression
+from nbmem.report.ledger.reference_models import reference_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.weight_names import split_name
 
@@ -52,6 +53,7 @@ class Copy(NamedTuple):
 def copies(e: Evidence) -> Iterator[Copy]:
     """Yield all copies that live at the end."""
     yield from _frozen_twice(e)
+    yield from _without_adapters(e)
     yield from _with_data(e)
     yield from _uncalled(e)
 
@@ -137,6 +139,28 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
                     "        weight.data = own[name].data",
                     storages=[h for h in held if all(way.root == place for way in h.holders)],
                 )
+
+
+def _without_adapters(e: Evidence) -> Iterator[Copy]:
+    """Yield reference models of a model with adapters, which is one without them."""
+    for place, trained in reference_models(e.session.facts):
+        model = trained["name"]
+        if trained.get("peft"):
+            yield Copy(
+                place=place,
+                title=f"`{place}` is `{model}` without its adapters",
+                cure="switch them off in its place (trl: `ref_model=None`)",
+                evidence=f"{place} is called without gradients only, and has the class and the "
+                f"size of the model that {model} adds adapters to. If it began with the same "
+                "weights, it computes what that one does with its adapters off.",
+                code=f"with {model}.disable_adapter():\n"
+                f"    ...   # what {place} computes; a trainer of trl does so with ref_model=None"
+                if is_expression(model)
+                else None,
+                storages=[
+                    h for h in e.held if any(way.path.startswith(f"{place}.") for way in h.holders)
+                ],
+            )
 
 
 def built_again(e: Evidence) -> tuple[str, str, Ints]:

@@ -289,7 +289,9 @@ class Values:
             return agreed(self, tensor, self._index_until_loops_end(tensor, answer))
         if block is None or block.healthy is not None:
             return answer
-        return self._until_loops_end(answer, GOING_ON if block.assumed or block.by_equality else PATIENCE)
+        return self._until_loops_end(
+            answer, GOING_ON if block.assumed or block.by_equality else PATIENCE
+        )
 
     def _until_loops_end(self, answer: bool, patience: int) -> bool:  # noqa: FBT001
         """Invert the answer to a condition after so many questions at a line.

@@ -9,8 +9,9 @@ What it sees
       short, or if it is a fifth of the peak and the other one was trained.
     - A model that a function keeps behind its last call, while another one makes the peak.
     - A second copy that an attribute has and nothing calls; a model that a training builds again
-      beside the one that it trains; frozen weights that a reference has again; the data of a
-      module that was copied with it. It speaks if that is a tenth of the peak and 1% of the card.
+      beside the one that it trains; frozen weights that a reference has again, or a reference of
+      a model with adapters (peft), which is that model with its adapters off; the data of a module
+      that was copied with it. It speaks if that is a tenth of the peak and 1% of the card.
     - Models that are arguments of calls in a `functools.lru_cache`.
     - A variable that still held its model while the next one for it was built.
 
