@@ -10,6 +10,7 @@ import os
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbmem.capture.distributed.communicators import communicators
 from nbmem.capture.distributed.parallel_wrappers import units_of
 from nbmem.capture.distributed.zero import bucket_sizes
 from nbmem.capture.interpreter.object_members import attributes_of
@@ -187,7 +188,7 @@ def optimizer_facts(optimizer: Any) -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Collect pinned host memory and settings of cuDNN and cuBLAS.
+    """Collect pinned memory, NCCL's bytes and settings of cuDNN and cuBLAS.
 
     Empty before torch has initialized CUDA.
     """
@@ -201,6 +202,9 @@ def machine_facts() -> dict[str, Any]:
     pinned = _pinned(torch)
     if pinned is not None:
         found["pinned"] = pinned
+    told = communicators(torch)
+    if told:
+        found["communicators"] = told
     return found
 
 

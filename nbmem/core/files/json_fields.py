@@ -68,6 +68,7 @@ FACTS: Kind = {
     "cudnn_benchmark?": "bool",
     "cublas_workspace_config?": "str?",
     "pinned?": {"held": "int", "used": "int"},
+    "communicators?": ({"name": "str", "device": "int", "held": "int"},),
     "pools?": ({"pool": "str", "users": "str"},),
     "threads?": "int",
     "parts?": ({"name": "str", "names": ("int",)},),

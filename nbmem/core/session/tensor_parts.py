@@ -17,6 +17,8 @@ BASE, ADAPTERS = "base", "adapters"
 """The weights of an adapted model, and those that were added to it (LoRA)."""
 REFERENCE = "reference"
 """The weights of a second model of the trained one's class and size, without gradients."""
+NCCL = "NCCL"
+"""What a communicator holds beside torch, before its name."""
 FROZEN, TRAINED = "frozen", "trained"
 """The weights of a partly trained model without adapters."""
 MAX_PARTS = 32
@@ -61,6 +63,8 @@ def quantized(part: str, bits: int) -> str:
 
 def meaning_of(name: str) -> str:
     """Return what a part includes."""
+    if name.startswith(f"{NCCL} "):
+        return "what NCCL's communicator of this process group holds, by its own count"
     word, _, bits = name.rpartition(" ") if name.endswith("-bit") else (name, "", "")
     meaning = MEANINGS.get(word, "weights")
     return f"{meaning}, quantized to {bits.removesuffix('-bit')} bits" if bits else meaning
@@ -85,6 +89,16 @@ def parts_by_name(facts: Mapping[str, Any]) -> dict[int, str]:
     """
     listed = list(facts.get("parts", ()))[:MAX_PARTS]
     return {index: one["name"] for one in listed for index in one["names"]}
+
+
+def communicator_parts(facts: Mapping[str, Any], device: int, most: int) -> list[tuple[str, int]]:
+    """Return what NCCL's communicators hold of a card at the end, by name.
+
+    Empty if that is more than `most`, the bytes beside torch's: then it cannot be.
+    """
+    told = [one for one in facts.get("communicators", ()) if one["device"] == device]
+    parts = [(f"{NCCL} {one['name']}", one["held"]) for one in told[:MOST_PARTS]]
+    return parts if sum(held for _, held in parts) <= most else []
 
 
 def with_rest(parts: Iterable[CategoryPart], whole: int) -> list[tuple[str, int]]:

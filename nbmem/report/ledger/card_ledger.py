@@ -12,7 +12,12 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
 from nbmem.core.session.host_memory import MachineParts
-from nbmem.core.session.tensor_parts import REFERENCE, CategoryPart, parts_by_name
+from nbmem.core.session.tensor_parts import (
+    REFERENCE,
+    CategoryPart,
+    communicator_parts,
+    parts_by_name,
+)
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.ledger.allocation_sites import AllocationSites
 from nbmem.report.ledger.attribution import attribute
@@ -24,7 +29,7 @@ from nbmem.report.ledger.phase_map import PhaseMap
 from nbmem.report.ledger.reference_models import reference_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -179,12 +184,18 @@ class CardLedger:
                 process_known=self.process_known,
                 owners=shares,
                 machine=part,
-                parts=by_name,
+                parts=(*by_name, *self._communicators(position, row[Category.CONTEXT])),
             )
-            for row, shares, part, by_name in zip(
-                held.tolist(), owners, parts, self._parts.at(at), strict=True
+            for position, row, shares, part, by_name in zip(
+                positions, held.tolist(), owners, parts, self._parts.at(at), strict=True
             )
         ]
+
+    def _communicators(self, position: int, most: int) -> Iterator[CategoryPart]:
+        """Yield what NCCL holds at the end, the only moment at which it was asked."""
+        if position == self.events and self.process_known:
+            for name, size in communicator_parts(self.session.facts, self.device, most):
+                yield CategoryPart(Category.CONTEXT, name, size)
 
     def parts(self, positions: Ints) -> Ints | None:
         """Return the parts of the host's memory at each position.
