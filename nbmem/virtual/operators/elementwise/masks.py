@@ -103,7 +103,9 @@ OPERATORS = (
         ("logical_not", "bitwise_not"),
         values=ValueRule(health=inverted_health, assumes=assumptions.inverted),
     ),
-    Operator(("isin.Tensor_*",), values=ValueRule(assumes=assumptions.compared)),
+    Operator(
+        ("isin.Tensor_Tensor", "isin.Tensor_Scalar"), values=ValueRule(assumes=assumptions.compared)
+    ),
     Operator(
         ("rsub.Scalar",),
         values=ValueRule(below=of_complement, assumes=assumptions.subtracted),
