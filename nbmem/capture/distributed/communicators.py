@@ -43,7 +43,7 @@ def communicators(torch: Any) -> list[dict[str, Any]]:
 
 
 def _bytes_of(backend: Any) -> int | None:
-    """Return the bytes that a backend's communicator has on the card now, or None.
+    """Return the bytes of a backend's communicator on the card, or None.
 
     What it has given back with `suspend` is not on the card.
     """

@@ -1,4 +1,4 @@
-"""Find reference models: models like the trained one that get no gradients.
+"""Find models like the trained one that get no gradients.
 
 DPO and GRPO compare the trained model with one that stays as it was. That is known by what the
 program did: both are models of one class and size of transformers, both are called in the
@@ -46,13 +46,13 @@ def reference_models(facts: Facts) -> Iterator[ReferenceModel]:
 
 
 def reference_parts(facts: Facts, names: Sequence[str]) -> dict[int, str]:
-    """Return the part of each name of a reference model's tensors, by its index."""
+    """Return the part of each name of a reference model, by its index."""
     places = tuple(f"{one.name}." for one in reference_models(facts))
     return {at: REFERENCE for at, name in enumerate(names) if places and name.startswith(places)}
 
 
 def _kind(model: Facts) -> tuple[Any, ...]:
-    """Return the class and the sizes of a model of transformers; empty for others."""
+    """Return the class and sizes of a model of transformers, or ()."""
     inside, head = model.get("libraries"), model.get("head")
     if not (type(inside) is list and inside and type(inside[0]) is dict and type(head) is dict):
         return ()

@@ -142,7 +142,7 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
 
 
 def _without_adapters(e: Evidence) -> Iterator[Copy]:
-    """Yield reference models of a model with adapters, which is one without them."""
+    """Yield reference models of a model that has adapters to switch off."""
     for place, trained in reference_models(e.session.facts):
         model = trained["name"]
         if trained.get("peft"):

@@ -130,7 +130,7 @@ class Values:
                 learn(self, name, made, bound)
 
     def _is_by_equality(self, call: OperatorCall, rule: ValueRule) -> bool:
-        """Return whether the assumption on a call's result follows from an equality."""
+        """Return whether the assumption on a result follows from an equality."""
         if rule.assumes is compared and call.func.overloadpacket in EQUALITIES:
             return True
         blocks = (self.storages.of(tensor) for tensor in call.tensors if is_virtual(tensor))
@@ -349,7 +349,7 @@ class Values:
             return copy.copy_(cpu_values)
 
     def _keep_read_mask(self, tensor: torch.Tensor, block: CardMemory) -> None:
-        """Make all of a mask known as it is read: one stand-in for all its elements."""
+        """Make a whole mask known as it is read, by one stand-in."""
         if (size := tensor.untyped_storage().nbytes()) <= WHOLE_BYTES:
             with _C._DisableTorchDispatch():
                 flags = torch.full((size,), stand_in(torch.bool, block), device=CPU)
