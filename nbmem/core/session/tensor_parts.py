@@ -97,7 +97,7 @@ def communicator_parts(facts: Mapping[str, Any], device: int, most: int) -> list
     Empty if that is more than `most`, the bytes beside torch's: then it cannot be.
     """
     told = [one for one in facts.get("communicators", ()) if one["device"] == device]
-    parts = [(f"{NCCL} {one['name']}", one["held"]) for one in told[:MOST_PARTS]]
+    parts = [(f"{NCCL} {one['name']}", one["held"]) for one in told[:MAX_PARTS]]
     return parts if sum(held for _, held in parts) <= most else []
 
 

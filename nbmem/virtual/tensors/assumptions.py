@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _EQUAL, _LARGER, _SMALLER = aten.eq, aten.gt, aten.lt
 _COMPLEMENTS = {aten.ne: _EQUAL, aten.le: _LARGER, aten.ge: _SMALLER}
-EQUALITIES = frozenset((aten.eq, aten.ne, aten.isin))
+EQUALITIES = frozenset((aten.eq, aten.ne))
 """Comparisons that hold for few numbers."""
 
 
@@ -45,8 +45,6 @@ def holds(values: Values, tensor: torch.Tensor) -> bool:
 def compared(values: Values, call: OperatorCall) -> bool:
     """Return the assumption on a comparison with a number or a tensor."""
     question = call.func.overloadpacket
-    if question is aten.isin:
-        return bool(call.argument("invert", False))
     base = _COMPLEMENTS.get(question, question)
     return _is_assumed(values, call, base) is (question is base)
 

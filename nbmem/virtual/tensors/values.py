@@ -48,8 +48,9 @@ LARGE = 1 << 18
 PATIENCE = 256
 """How often one line gets the same value of an unknown condition."""
 GOING_ON = 1 << 12
-"""How often one line gets a condition that is assumed true, or that no two numbers are equal:
-whether a token ends the text is asked for each token. So often an index has the same answer."""
+"""How often one line gets a condition that is assumed true, or an index.
+
+So often, too, one that no two numbers are equal: each token is compared with the end of a text."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
 MADE_FLOATS = 1 << 14

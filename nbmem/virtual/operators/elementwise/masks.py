@@ -104,9 +104,6 @@ OPERATORS = (
         values=ValueRule(health=inverted_health, assumes=assumptions.inverted),
     ),
     Operator(
-        ("isin.Tensor_Tensor", "isin.Tensor_Scalar"), values=ValueRule(assumes=assumptions.compared)
-    ),
-    Operator(
         ("rsub.Scalar",),
         values=ValueRule(below=of_complement, assumes=assumptions.subtracted),
     ),
