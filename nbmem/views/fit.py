@@ -155,7 +155,8 @@ def _part(part: Part, held: int, whole: int) -> tuple[TableCell, ...]:
 def _probes(fit: Fit, *, bars: bool) -> Grid:
     head = (fit.variable, "allocated", "reserved", "process", "peak in", "fits")
     shown = _without_close_runs(fit)
-    title = f"{len(fit.probes)} runs on a virtual {fit.card.name}"
+    runs = len(fit.probes)
+    title = f"{runs} run{'s' * (runs != 1)} on a virtual {fit.card.name}"
     close = len(fit.probes) - len(shown)
     if close:
         title += f" ({close} that lie close to one of these left out)"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +19,11 @@ from nbmem.capture.torch_memory.peak_counters import (
 from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import Category
 from nbmem.core.session.cell_delta import CellPeak
+from nbmem.estimates.runs import worker_processes
 from nbmem.frontends.notebook.cell_hooks import CellHooks
+from nbmem.frontends.notebook.commands import estimates
 from nbmem.frontends.notebook.commands.base import Notebook
+from nbmem.frontends.notebook.commands.gpu import switch_card
 from nbmem.frontends.notebook.sidebar.sidebar import NotebookActions
 from tests.ipython_shell import shell_on_virtual_card
 
@@ -169,3 +174,40 @@ def test_the_cell_that_imports_torch_has_its_peak_too():
         assert row.peak == CellPeak(device=0, allocated=8 * MIB, exact=True)
         assert kept.nbytes == row.allocated_delta
         restore_functions()
+
+
+class _Attended:
+    """A shell with a kernel, which a front end with a user, or without one, has asked."""
+
+    def __init__(self, *, attended):
+        self.kernel = SimpleNamespace(_allow_stdin=attended)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is prepared")
+@pytest.mark.parametrize(
+    ("attended", "cores", "load", "beside", "after"),
+    [
+        (True, 2, 0.4, True, True),
+        (True, 2, 1.5, False, True),  # no core is idle, so the card comes first
+        (True, 1, 0.0, False, False),
+        (False, 8, 0.0, False, False),
+    ],
+)
+def test_a_virtual_card_prepares_for_the_first_question(
+    monkeypatch, attended, cores, load, beside, after
+):
+    started = []
+    monkeypatch.setattr(worker_processes, "prepare", lambda: started.append(True))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)))
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    shell = _Attended(attended=attended)
+    estimates.prepare_for_card(shell, beside=True)
+    assert bool(started) is beside
+    estimates.prepare_for_card(shell)
+    assert bool(started) is after
+
+
+def test_an_unknown_card_starts_no_process(monkeypatch):
+    monkeypatch.setattr(worker_processes, "prepare", lambda: pytest.fail("started"))
+    with pytest.raises(UsageError, match="T40"):
+        switch_card(SimpleNamespace(shell=_Attended(attended=True)), "T40")

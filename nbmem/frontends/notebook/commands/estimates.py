@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nbmem.core.errors import UsageError
@@ -27,6 +29,29 @@ def prepare_estimates(shell: Any) -> None:
         from nbmem.estimates.runs import worker_processes
 
         worker_processes.prepare()
+
+
+def prepare_for_card(shell: Any, *, beside: bool = False) -> None:
+    """Start the estimate subprocess with a virtual card: its first question is likely.
+
+    Nothing is started where there is one core, or where a notebook runs unattended: there, no user
+    waits for an answer.
+
+    Args:
+        shell: The notebook's.
+        beside: The card is still to be activated. Both import torch's compiler for seconds, so
+            that a core must be idle.
+    """
+    attended = getattr(getattr(shell, "kernel", None), "_allow_stdin", False)
+    if not attended or sys.platform != "linux":
+        return
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2 or (beside and os.getloadavg()[0] > cores - 1):  # noqa: PLR2004 - this one and another
+        return
+    from nbmem.engine import process
+
+    if not process.active():  # the engine torch's questions have processes with its own libraries
+        prepare_estimates(shell)
 
 
 class EstimateProgress:

@@ -8,6 +8,7 @@ from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.estimates import prepare_for_card
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 
 if TYPE_CHECKING:
@@ -25,7 +26,15 @@ def switch_card(notebook: Notebook, name: str) -> str:
     from nbmem.api import device_selection
 
     if name.lower() != "off":
-        return notebook.tracer.use_card(name)
+        if name.lower() != device_selection.AUTO:
+            from nbmem.virtual.card_names import find_cards
+
+            find_cards(name)  # raises before anything is started
+            prepare_for_card(notebook.shell, beside=True)
+        text = notebook.tracer.use_card(name)
+        if notebook.tracer.activated:
+            prepare_for_card(notebook.shell)
+        return text
     text = device_selection.stop_virtual(notebook.shell.user_ns)
     notebook.tracer.activated = False
     return text
