@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.host_memory import PARTS
-from nbmem.views.rows import HOST_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,5 +64,9 @@ def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
 
     The labels are the report's. Empty for a card.
     """
+    if machine is None:
+        return ()
+    from nbmem.views.rows import HOST_PARTS  # not for a card: %load_ext waits for no report
+
     sizes = ((key, getattr(machine, key, None)) for key in PARTS)
     return tuple((key, HOST_PARTS[key][0], size) for key, size in sizes if size)
