@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TEXT, HTML = "text/plain", "text/html"
 WIDTH = 100
-SAVED = 25_000
+SAVED = 32_000
 """Characters of a report in a notebook's file without its picture: the explorer's data may use what
 text and tables leave."""
 _PICTURE = re.compile(r"data:image/svg\+xml[^\"]*")

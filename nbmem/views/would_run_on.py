@@ -121,7 +121,6 @@ def _chip(one: CardFit) -> Markup:
     kind = style.CHIP_NO if one.fits is False else style.CHIP_FITS
     if one.fits is None or (one.fits and not one.margin):
         kind = style.CHIP_TIGHT
-    detail = detail_of(one)
     return element(
         "details",
         element(
@@ -130,8 +129,7 @@ def _chip(one: CardFit) -> Markup:
             element("div", verdict_on(one), style=style.CHIP_ANSWER),
             style=style.CHIP_SUMMARY,
         ),
-        element("div", detail, style=style.CHIP_DETAIL),
-        title=detail,
+        element("div", detail_of(one), style=style.CHIP_DETAIL),
         style=kind,
     )
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import nbmem
+from nbmem import virtual
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis import build_report
 from nbmem.views.explorer import MIME, explorer_output
+from nbmem.views.explorer.output import unpacked
 from nbmem.views.explorer.size_limit import MAX_CHARACTERS, saved_output, thinned
 from nbmem.views.mime_bundle import SAVED, mimebundle
 from tests.recorded_runs import load, session_of
@@ -79,3 +82,27 @@ def test_the_map_of_the_pool_is_the_same_at_every_moment_that_is_kept(report):
 
 def test_what_is_small_enough_is_kept_whole():
     assert saved_output(sample.cnn()) == explorer_output(sample.cnn())
+
+
+PROGRAM = """
+model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+checkpoint = {name: value.clone() for name, value in model.state_dict().items()}
+"""
+
+
+def test_beside_cards_lines_and_tips_the_curve_of_each_step_is_kept():
+    torch = pytest.importorskip("torch")
+    with virtual.activated("L4"):
+        with nbmem.trace("train", stacks=True) as trace:
+            exec(PROGRAM, {"torch": torch, "nn": torch.nn})
+        report = trace.report()
+    bundle = mimebundle(report)
+    kept = unpacked(bundle[MIME]["data"])["moments"]["event"]
+    assert report.lines is not None
+    assert "Would run on" in bundle["text/html"]
+    assert len(kept) >= min(140, len(report.timeline.event)), (len(kept), saved_size(bundle))
