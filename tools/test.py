@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import python314
+import release
 from environment import (
     add_labextension,
     find_python,
@@ -337,7 +338,7 @@ def _docs(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Build the wheel and the sdist, and run packaging checkers on them.
+    """Build the wheel and the sdist, check them, and use the wheel where nothing else is.
 
     The JupyterLab extension is in them if the check `browser` has compiled it.
     """
@@ -360,7 +361,11 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
         if code:
             return code, f"{tool}: {last}"
         texts.append(tool)
-    return 0, ", ".join(texts)
+    release.write_recipe(Path(sdist))
+    problems = release.wheel_problems(Path(wheel), str(python))
+    if problems:
+        return 1, problems[0]
+    return 0, ", ".join([*texts, "installed into an empty environment"])
 
 
 CHECKS = (

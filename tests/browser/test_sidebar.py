@@ -43,7 +43,11 @@ def test_the_numbers_move_while_a_training_cell_runs(notebook, page):
     assert notebook.bytes_of("peak") == python
 
 
-@pytest.mark.cells(LOAD, TRAIN.replace("40", "400"), name="train.ipynb")
+@pytest.mark.cells(
+    "%load_ext nbmem\n%nbmem gpu L4\nimport torch",
+    TRAIN.replace("40", "400"),
+    name="train.ipynb",
+)
 def test_pictures_for_the_readme(notebook, page, pictures):
     if pictures is None:
         pytest.skip("no folder for pictures is named in NBMEM_PICTURES")
