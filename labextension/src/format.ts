@@ -86,3 +86,14 @@ export function axisEnd(count: number): number {
   }
   return end;
 }
+
+/** Split a sentence at backticks: its pieces, and whether each is a name (`model`). */
+export function splitNames(text: string): [string, boolean][] {
+  const pieces = text.split('`');
+  if (pieces.length % 2 === 0) {
+    return [[text, false]]; // one is left over: a text that was cut, or no name
+  }
+  return pieces
+    .map((piece, index): [string, boolean] => [piece, index % 2 === 1])
+    .filter(([piece]) => piece !== '');
+}

@@ -13,7 +13,15 @@ import {
   partsOfRank,
   seriesOf
 } from '../lib/figures.js';
-import { axisEnd, clipped, exactBytes, formatBytes, formatMs, percent } from '../lib/format.js';
+import {
+  axisEnd,
+  clipped,
+  exactBytes,
+  formatBytes,
+  formatMs,
+  percent,
+  splitNames
+} from '../lib/format.js';
 import { areaPath, stepPath, windowOf } from '../lib/line.js';
 import { golden } from './golden.mjs';
 
@@ -229,4 +237,15 @@ test('the parts of a rank are what its allocator holds', () => {
     'allocated',
     3 * 2 ** 30
   ]);
+});
+
+test('names between backticks are pieces of their own, if the backticks have partners', () => {
+  assert.deepEqual(splitNames('of `model` and `x`.'), [
+    ['of ', false],
+    ['model', true],
+    [' and ', false],
+    ['x', true],
+    ['.', false]
+  ]);
+  assert.deepEqual(splitNames('cut `mod…'), [['cut `mod…', false]]);
 });

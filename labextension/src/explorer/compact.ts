@@ -3,7 +3,7 @@
 import { formatBytes } from '../format.js';
 import { OTHER_TINT, PHASE_TINTS } from '../palette.js';
 import { textOf, type IData } from './data.js';
-import { h, swatch } from './dom.js';
+import { h, sentence, swatch } from './dom.js';
 import { rove } from './keys.js';
 import { formatTime } from './moments.js';
 import { sparkOf } from './spark.js';
@@ -28,7 +28,7 @@ export function compactOf(data: IData, actions: IActions, toggle: HTMLElement | 
     h(
       'div',
       { class: 'nbx-Compact-head' },
-      h('div', { class: 'nbx-Verdict' }, data.verdict),
+      h('div', { class: 'nbx-Verdict' }, ...sentence(data.verdict)),
       toggle
     ),
     told === '' ? null : h('div', {}, told),
@@ -109,7 +109,7 @@ function tipOf(data: IData, actions: IActions): HTMLElement | null {
     h(
       'span',
       {},
-      h('b', {}, tip.title),
+      h('b', {}, ...sentence(tip.title)),
       `${tip.title.includes(tip.saves) ? '' : ` saves ${tip.saves}`}${brought}`
     ),
     buttons

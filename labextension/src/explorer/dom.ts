@@ -1,5 +1,7 @@
 /** Elements made from text, never from markup: what a notebook holds is shown as it is. */
 
+import { splitNames } from '../format.js';
+
 type Child = Node | string | null;
 type Attributes = Record<string, string | number | boolean | null>;
 
@@ -17,6 +19,13 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   }
   element.append(...children.filter((child): child is Node | string => child !== null));
   return element;
+}
+
+/** A sentence in which names stand between backticks: they are drawn as code. */
+export function sentence(text: string): Child[] {
+  return splitNames(text).map(([piece, isName]) =>
+    isName ? h('code', { class: 'nbx-Name' }, piece) : piece
+  );
 }
 
 /** A button that does something. */

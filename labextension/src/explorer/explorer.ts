@@ -170,9 +170,13 @@ export class Explorer {
         zoom('all', 'Show all of it', () => this._timeline?.showAll())
       ),
       h('span', { class: 'nbx-Space' }),
-      button('peak', () => this._goto(this._data.peak.event), { 'data-testid': 'nbx-peak' }),
-      button('end', () => this._goto(this._data.events)),
-      this._clear
+      h(
+        'span',
+        { class: 'nbx-Moments' },
+        button('peak', () => this._goto(this._data.peak.event), { 'data-testid': 'nbx-peak' }),
+        button('end', () => this._goto(this._data.events)),
+        this._clear
+      )
     );
   }
 

@@ -1,7 +1,7 @@
 /** The chart of a fit: drag the value, and read what the program takes there and of what. */
 
 import { exactBytes, formatBytes } from '../format.js';
-import { h, swatch } from './dom.js';
+import { h, sentence, swatch } from './dom.js';
 import { paintOf } from './theme.js';
 
 export const FIT_MIME = 'application/vnd.nbmem.fit+json';
@@ -167,11 +167,11 @@ export function fitChart(fit: IFit): HTMLElement {
   return h(
     'section',
     { class: 'nbx-Fit', 'data-testid': 'nbx-fit', 'aria-label': verdict ?? fit.title },
-    h('div', { class: 'nbx-Verdict' }, verdict ?? ''),
+    h('div', { class: 'nbx-Verdict' }, ...sentence(verdict ?? '')),
     h('div', { class: 'nbx-mod-quiet' }, `${fit.title}, estimated on a virtual card`),
     rest.length === 0
       ? null
-      : h('ul', { class: 'nbx-Notes' }, ...rest.map(sentence => h('li', {}, sentence))),
+      : h('ul', { class: 'nbx-Notes' }, ...rest.map(text => h('li', {}, ...sentence(text)))),
     h(
       'div',
       { class: 'nbx-Fit-columns' },

@@ -129,7 +129,7 @@ export class Growth {
   private _table(actions: IActions): HTMLElement {
     const { steps, holders } = this._growth;
     const last = steps.length - 1;
-    const head = ['holder', 'a step', `after step ${steps[last]}`];
+    const head = ['holder', 'per step', `after step ${steps[last]}`];
     // The line stands below its holder: side by side they have no room in a narrow output.
     const rows = holders.flatMap((holder, at) => [
       h(

@@ -1,6 +1,6 @@
 /** An out-of-memory error as one card: what, why, what to do; the traceback is folded behind it. */
 
-import { button, h, swatch } from './dom.js';
+import { button, h, sentence, swatch } from './dom.js';
 import { rove } from './keys.js';
 import { paintOf } from './theme.js';
 import { buttonsOf, type IActions } from './tips.js';
@@ -66,11 +66,11 @@ export function oomCard(oom: IOom, actions: IActions, traceback: ITraceback | nu
   return h(
     'section',
     { class: 'nbx-Oom', 'data-testid': 'nbx-oom', 'aria-label': oom.title },
-    h('div', { class: 'nbx-Verdict' }, oom.title),
-    h('p', {}, oom.reason),
+    h('div', { class: 'nbx-Verdict' }, ...sentence(oom.title)),
+    h('p', {}, ...sentence(oom.reason)),
     remediesOf(oom, actions),
     afterOf(oom, actions),
-    ...oom.notes.map(note => h('p', { class: 'nbx-mod-quiet' }, note)),
+    ...oom.notes.map(note => h('p', { class: 'nbx-mod-quiet' }, ...sentence(note))),
     folded('What held the memory', tablesOf(oom)),
     folded(
       oom.others.length === 1 ? 'One more error was caught' : 'More errors were caught',
@@ -87,9 +87,9 @@ function remediesOf({ remedies, what_to_do }: IOom, actions: IActions): HTMLElem
     return h(
       'li',
       { 'data-rule': tip.rule },
-      h('b', {}, tip.title),
+      h('b', {}, ...sentence(tip.title)),
       h('span', { class: 'nbx-mod-quiet' }, ` (${tip.ground})`),
-      h('div', {}, tip.evidence),
+      h('div', {}, ...sentence(tip.evidence)),
       tip.code === null ? null : h('pre', { class: 'nbx-Code' }, tip.code),
       buttons
     );
@@ -121,7 +121,7 @@ function afterOf({ after, command }: IOom, actions: IActions): HTMLElement | nul
   };
   const buttons = buttonsOf(tip, actions);
   rove(buttons);
-  return h('div', { class: 'nbx-Oom-after' }, h('b', {}, after), buttons);
+  return h('div', { class: 'nbx-Oom-after' }, h('b', {}, ...sentence(after)), buttons);
 }
 
 function tablesOf({ tables }: IOom): HTMLElement | null {
@@ -148,7 +148,7 @@ function tablesOf({ tables }: IOom): HTMLElement | null {
 }
 
 function listOf(lines: readonly string[]): HTMLElement {
-  return h('ul', { class: 'nbx-Notes' }, ...lines.map(line => h('li', {}, line)));
+  return h('ul', { class: 'nbx-Notes' }, ...lines.map(line => h('li', {}, ...sentence(line))));
 }
 
 function folded(title: string, inside: HTMLElement | null): HTMLElement | null {

@@ -3,7 +3,7 @@
 import { isAllowed } from '../actions.js';
 import { formatBytes, formatMs, formatPeak } from '../format.js';
 import type { ICellRow, IData, ITip } from './data.js';
-import { button, h } from './dom.js';
+import { button, h, sentence } from './dom.js';
 import { rove } from './keys.js';
 
 /** What a front end can do for a tip; null where it cannot. */
@@ -111,13 +111,13 @@ function tipOf(tip: ITip, actions: IActions): HTMLElement {
   return h(
     'li',
     { 'data-rule': tip.rule },
-    h('div', { class: 'nbx-Tip-title' }, h('b', {}, tip.title)),
+    h('div', { class: 'nbx-Tip-title' }, h('b', {}, ...sentence(tip.title))),
     h(
       'div',
       { class: 'nbx-Tip-saves' },
       tip.saves === '' ? ground : `saves ${tip.saves}, ${ground}`
     ),
-    h('div', {}, tip.evidence),
+    h('div', {}, ...sentence(tip.evidence)),
     brought,
     code === null ? null : h('pre', { class: 'nbx-Code' }, code),
     buttons

@@ -7,7 +7,7 @@ import { clipped, formatBytes, formatMs } from '../format.js';
 import type { ILastReport, IPhase } from '../messages.js';
 import { OTHER_TINT, PHASE_TINTS, TINT_INK } from '../palette.js';
 import { CardBar, PartsTable } from './bar.js';
-import { Bytes, Section, Trans } from './text.js';
+import { Bytes, Section, Sentence, Trans } from './text.js';
 
 const SHOWN = 8;
 const MOST_PARTS = 64;
@@ -29,7 +29,7 @@ export function Report(props: { report: ILastReport }): React.JSX.Element {
       note={`${clipped(report.title, 40)}, ${formatMs(report.duration_ms)}`}
     >
       <p className="nbmem-Verdict" data-testid="nbmem-verdict" data-bytes={peak.allocated}>
-        {clipped(report.verdict, 400)}
+        <Sentence text={clipped(report.verdict, 400)} />
       </p>
       {report.error && !report.verdict.startsWith(report.error) ? (
         <p className="nbmem-Trouble">{clipped(report.error)}</p>

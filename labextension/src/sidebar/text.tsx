@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { nullTranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { exactBytes, formatBytes } from '../format.js';
+import { exactBytes, formatBytes, splitNames } from '../format.js';
 import { ALLOCATED, COLOURS, HATCHES } from '../palette.js';
 
 /** The translations, for every component below the panel. */
@@ -17,6 +17,20 @@ export function Bytes(props: { count: number | null; signed?: boolean }): React.
       {formatBytes(props.count, props.signed)}
     </span>
   );
+}
+
+/** A sentence in which names stand between backticks: they are drawn as code. */
+export function Sentence(props: { text: string }): React.JSX.Element {
+  const pieces = splitNames(props.text).map(([piece, isName], index) =>
+    isName ? (
+      <code key={index} className="nbmem-Name">
+        {piece}
+      </code>
+    ) : (
+      piece
+    )
+  );
+  return <>{pieces}</>;
 }
 
 /** A part of the panel that can be folded. */

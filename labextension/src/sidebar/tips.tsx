@@ -7,7 +7,7 @@ import { tryLine } from '../explorer/tips.js';
 import { clipped, formatBytes } from '../format.js';
 import type { ICommand, IFinding } from '../messages.js';
 import { savingOf } from './report.js';
-import { Section, Trans } from './text.js';
+import { Section, Sentence, Trans } from './text.js';
 
 const MOST_TIPS = 30;
 const MOST_CODE = 5000;
@@ -90,13 +90,17 @@ function Tip(props: {
       : trans.__('saves %1, %2', savingOf(finding.low, finding.high, trans), ground);
   return (
     <li className="nbmem-Tip" data-rule={finding.rule}>
-      <p className="nbmem-Tip-title">{clipped(finding.title, 400)}</p>
+      <p className="nbmem-Tip-title">
+        <Sentence text={clipped(finding.title, 400)} />
+      </p>
       <p className="nbmem-Tip-saves">
         {finding.measured === null
           ? saves
           : trans.__('freed %1, measured', formatBytes(finding.measured))}
       </p>
-      <p>{clipped(finding.evidence, 600)}</p>
+      <p>
+        <Sentence text={clipped(finding.evidence, 600)} />
+      </p>
       {code === null ? null : (
         <pre className="nbmem-Code" tabIndex={0}>
           {code.slice(0, MOST_CODE)}
