@@ -175,7 +175,7 @@ export function fitChart(fit: IFit): HTMLElement {
     h(
       'div',
       { class: 'nbx-Fit-columns' },
-      h('div', { class: 'nbx-Fit-chart' }, picture, slider),
+      h('div', { class: 'nbx-Fit-chart' }, h('div', { class: 'nbx-Fit-drawn' }, picture, slider)),
       h('div', { class: 'nbx-Fit-now' }, said, table)
     ),
     ...fit.tables.map(([title, text]) =>
@@ -203,7 +203,7 @@ function rowsAt(fit: IFit, value: number): HTMLElement[] {
         'tr',
         {},
         h('td', { title: exactBytes(bytes) }, formatBytes(bytes)),
-        h('td', {}, swatch(paintOf(part.key ?? '')), part.name),
+        h('td', { class: 'nbx-Fit-name' }, swatch(paintOf(part.key ?? '')), part.name),
         h(
           'td',
           { class: 'nbx-Fit-bar', 'aria-hidden': 'true' },

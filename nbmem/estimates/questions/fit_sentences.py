@@ -49,15 +49,15 @@ def partial_sentences(
     full = [p.value or 0 for p in ran if not p.fits]
     known = []
     if fits:
-        known.append(f"{max(fits)} fits")
+        known.append(f"{max(fits):,} fits")
     if full:
-        known.append(f"{min(full)} does not")
+        known.append(f"{min(full):,} does not")
     guess = predicted_savings.largest(largest, search.room)
     if guess is not None and search.high is not None:
         guess = min(guess, search.high)
     if fits and full:
         on = with_article(card.name)
-        first = f"Between {max(fits)} and {min(full)}, the largest {name} fits on {on}."
+        first = f"Between {max(fits):,} and {min(full):,}, the largest {name} fits on {on}."
     elif guess is None:
         first = f"Nothing of the peak grows with {name} by the first run."
     else:
@@ -183,7 +183,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         least = min((p for p in probes if p.ran), key=lambda p: p.value or 0)
         need = least.wanted - (card.total - card.margin)
         return (
-            f"It never fits on {with_article(card.name)}: with {name} = {least.value} it lacks "
+            f"It never fits on {with_article(card.name)}: with {name} = {least.value:,} it lacks "
             f"{format_bytes(max(need, 0))}."
         )
     best = max(fitting)
@@ -192,22 +192,22 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     after = next((p for p in probes if p.value == search.limit), None)
     if after is not None and after.failure is not None and after.failure.kind == "other":
         return (
-            f"{name} = {best} fits on {with_article(card.name)}: {held}. "
-            f"{search.limit} fails for another reason than memory."
+            f"{name} = {best:,} fits on {with_article(card.name)}: {held}. "
+            f"{search.limit:,} fails for another reason than memory."
         )
     if search.flat:
         return _level(name, search, [p for p in probes if p.fits], top, card)
     if search.limit is None:
         return (
-            f"It fits on {with_article(card.name)} for every value of {name} up to {best}: {held}."
+            f"It fits on {with_article(card.name)} for every value of {name} up to {best:,}: {held}."
         )
-    verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
+    verdict = f"{name} = {best:,} fits on {with_article(card.name)}: {held}."
     if after is None:
-        return f"{verdict} {search.limit} does not."
+        return f"{verdict} {search.limit:,} does not."
     line = after.failure.line if after.failure else None
     at = "" if line is None else f" at line {line}"
     return (
-        f"{verdict} {search.limit} runs out of memory{at}; with an endless card it would take "
+        f"{verdict} {search.limit:,} runs out of memory{at}; with an endless card it would take "
         f"{format_bytes(after.wanted)}."
     )
 
