@@ -52,7 +52,9 @@ def version() -> str:
     Raises:
         LookupError: `version.py` does not say it.
     """
-    found = re.search(r'^__version__ = "(.+)"$', VERSION_FILE.read_text(encoding="utf-8"), re.M)
+    found = re.search(
+        r'^__version__ = "(.+)"$', VERSION_FILE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     if found is None:
         raise LookupError(f"{VERSION_FILE} has no __version__")
     return found[1]
@@ -71,7 +73,7 @@ def tag_problems(tag: str, changelog: str | None = None) -> list[str]:
         problems.append(f"The tag is {tag}, and {VERSION_FILE.name} says {now}.")
     if changelog is None:
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    if not re.search(rf"^## \[{re.escape(now)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.M):
+    if not re.search(rf"^## \[{re.escape(now)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
         problems.append(f"CHANGELOG.md has no date behind [{now}].")
     return problems
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+MOST_FILES = 2_000
+"""Names of a folder that are compared with a mistyped one."""
 
 
 def suggest(word: str, known: Iterable[str], written: str = "{}") -> str:
@@ -23,3 +29,26 @@ def suggest(word: str, known: Iterable[str], written: str = "{}") -> str:
     begun = [name for name in by_case if word and name.startswith(word.casefold())]
     near = begun or difflib.get_close_matches(word.casefold(), by_case, n=1)
     return f"Did you mean {written.format(by_case[near[0]])}? " if near else ""
+
+
+def suggest_path(path: str | os.PathLike[str], *, folder: bool = False) -> str:
+    """Suggest the file or folder that a mistyped path is most like.
+
+    The sentence is "Did you mean run.nbmem?", or "Check the path." where none is like it.
+
+    Args:
+        path: What was not found.
+        folder: A folder is looked for, and no file.
+    """
+    typed = Path(path)
+    try:
+        with os.scandir(typed.expanduser().parent) as entries:
+            some = itertools.islice(entries, MOST_FILES)
+            known = sorted(one.name for one in some if one.is_dir() is folder)
+    except (OSError, RuntimeError):  # no such folder either, or no home
+        known = []
+    meant = suggest(typed.name, (name for name in known if not name.startswith(".")))
+    if not meant:
+        return "Check the path."
+    name = meant.removeprefix("Did you mean ").removesuffix("? ")
+    return f"Did you mean {typed.with_name(name)}?"

@@ -4,7 +4,8 @@ import pytest
 
 from nbmem.core.arguments import LineParser
 from nbmem.core.errors import UsageError
-from nbmem.core.suggestions import suggest
+from nbmem.core.suggestions import suggest, suggest_path
+from nbmem.estimates.programs import variable_binding
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,23 @@ def test_an_unknown_command_is_answered_with_all_of_them():
         r"There are: run, report\.$",
     ):
         parser.parse_known_args(["repor"])
+
+
+def test_a_mistyped_path_is_suggested_with_its_folder(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "ranks").mkdir()
+    mistyped = tmp_path / "trian.py"
+    assert suggest_path(mistyped) == f"Did you mean {tmp_path / 'train.py'}?"
+    assert suggest_path(tmp_path / "rank", folder=True) == f"Did you mean {tmp_path / 'ranks'}?"
+    for unlike in ("rank", "x.nbmem", "none/train.py"):
+        assert suggest_path(tmp_path / unlike) == "Check the path."
+
+
+MEANT = "not assigned in .* Did you mean `batch`[?] Put"
+
+
+def test_a_mistyped_variable_is_suggested_where_it_has_a_whole_number():
+    with pytest.raises(UsageError, match=MEANT):
+        variable_binding.in_script("bacth", "batch = 8\nbacht = 'none'\nx = y = batch")
+    with pytest.raises(UsageError, match=MEANT):
+        variable_binding.in_cell("bacth", "", {"batch": 8, "bacht": "no number"}, ["batch"])

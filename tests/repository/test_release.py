@@ -68,7 +68,8 @@ def test_the_recipe_has_the_packages_and_the_command_of_the_project():
     ]
     about = recipe["about"]
     assert (about["summary"], about["license"]) == (PROJECT["description"], PROJECT["license"])
-    assert (about["homepage"], about["repository"]) == (PROJECT["urls"]["Documentation"], REPOSITORY)
+    homes = (about["homepage"], about["repository"])
+    assert homes == (PROJECT["urls"]["Documentation"], REPOSITORY)
     assert recipe["source"]["url"].startswith(f"{REPOSITORY}/releases/download/v$")
 
 

@@ -14,6 +14,7 @@ from nbmem.core.files.rank_journal_reader import read_journal
 from nbmem.core.files.session import open_session
 from nbmem.core.files.size_limits import Limits
 from nbmem.core.files.untrusted_input import expand_home
+from nbmem.core.suggestions import suggest_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,8 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
     try:
         names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
     except FileNotFoundError:
-        raise UsageError(f"There is no folder {path}. Check the path.") from None
+        meant = suggest_path(path, folder=True)
+        raise UsageError(f"There is no folder {path}. {meant}") from None
     except OSError as err:
         raise UsageError(f"The folder {path} cannot be read ({err.strerror or err}).") from err
     if len(names) > MAX_FILES:

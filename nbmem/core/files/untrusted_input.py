@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nbmem.core.errors import FileFormatError, UsageError
+from nbmem.core.suggestions import suggest_path
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def open_regular(path: str | Path, limits: Limits) -> BinaryIO:
             raise UsageError(f"{path} is a folder; name a file inside it.")
         handle = os.open(source, flags)
     except FileNotFoundError:
-        raise UsageError(f"There is no file {path}. Check the path.") from None
+        raise UsageError(f"There is no file {path}. {suggest_path(path)}") from None
     except OSError as err:
         if err.errno == errno.ENXIO:  # a socket
             raise UsageError(_not_regular(path)) from None

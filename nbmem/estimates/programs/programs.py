@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest_path
 from nbmem.estimates.programs import assignments, environment
 from nbmem.estimates.programs import variable_binding as binding
 from nbmem.estimates.programs.serialization import PickledNames, pack
@@ -153,6 +154,8 @@ def script(path: str, arguments: tuple[str, ...] = (), *, vary: str | None = Non
         with io.open_code(str(file)) as opened:
             source = opened.read().decode()
         compile(source, str(file), "exec")
+    except FileNotFoundError:
+        raise UsageError(f"There is no script {path}. {suggest_path(path)}") from None
     except (OSError, UnicodeDecodeError) as err:
         raise UsageError(f"The script {path} cannot be read ({err}).") from None
     except SyntaxError as err:

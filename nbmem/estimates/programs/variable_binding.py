@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 from nbmem.estimates.programs import assignments
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, MutableMapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
 _OPTION = re.compile(r"-*[A-Za-z][\w-]*")
 
@@ -62,7 +63,7 @@ def in_script(name: str, source: str, arguments: Sequence[str] = ()) -> Binding:
                 f"{text} is the script's argument {option}, and it was not given, so there is "
                 f"nothing to vary. Write it at the end of the line: -- {option} 32."
             )
-    raise _nowhere(text, "the script", "")
+    raise _nowhere(text, "the script", "", _numbers(tree))
 
 
 def in_cell(
@@ -93,7 +94,9 @@ def in_cell(
     if found:
         return _only(found, target)
     if value is None:
-        raise _nowhere(text, "the cell", " and the notebook has no whole number of that name")
+        also = " and the notebook has no whole number of that name"
+        held = [n for n in namespace if type(namespace[n]) is int and not n.startswith("_")]
+        raise _nowhere(text, "the cell", also, [*_numbers(tree), *held])
     raise UsageError(
         f"{text} is {value} in the notebook, but the cell does not use it, so varying it "
         "would change nothing. Make what depends on it (a batch, a DataLoader) inside the cell."
@@ -211,8 +214,16 @@ def _held(namespace: Mapping[str, Any], target: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _nowhere(text: str, where: str, also: str) -> UsageError:
+def _numbers(tree: ast.Module) -> list[str]:
+    """List the names that a program assigns a whole number once."""
+    names = sorted(assignments.bound(ast.unparse(tree)))
+    places = {name: assignments.find_assignments(tree, ast.Name(name)) for name in names}
+    return [n for n, found in places.items() if len(found) == 1 and found[0].number() is not None]
+
+
+def _nowhere(text: str, where: str, also: str, known: Iterable[str]) -> UsageError:
     return UsageError(
         f"{text} is not assigned in {where}{also}, so there is nothing to vary. "
+        f"{suggest(text, known, '`{}`')}"
         f"Put `{text} = 32` on a line of its own in {where}, and use {text} below it."
     )

@@ -199,7 +199,8 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         return _level(name, search, [p for p in probes if p.fits], top, card)
     if search.limit is None:
         return (
-            f"It fits on {with_article(card.name)} for every value of {name} up to {best:,}: {held}."
+            f"It fits on {with_article(card.name)} for every value of {name} up to {best:,}: "
+            f"{held}."
         )
     verdict = f"{name} = {best:,} fits on {with_article(card.name)}: {held}."
     if after is None:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest_path
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -107,6 +108,6 @@ def _read(path: str) -> bytes:
         with io.open_code(str(source.absolute())) as file:
             return file.read()
     except FileNotFoundError:
-        raise UsageError(f"There is no script {path}. Check the path.") from None
+        raise UsageError(f"There is no script {path}. {suggest_path(path)}") from None
     except OSError as err:
         raise UsageError(f"The script {path} cannot be read ({err.strerror}).") from err

@@ -46,7 +46,7 @@ def prepare_for_card(shell: Any, *, beside: bool = False) -> None:
     if not attended or sys.platform != "linux":
         return
     cores = len(os.sched_getaffinity(0))
-    if cores < 2 or (beside and os.getloadavg()[0] > cores - 1):  # noqa: PLR2004 - this one and another
+    if cores < 2 or (beside and os.getloadavg()[0] > cores - 1):
         return
     from nbmem.engine import process
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
+from nbmem.core.suggestions import suggest
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands.base import MagicCommand
 from nbmem.frontends.notebook.display import show_bundle
@@ -38,7 +39,10 @@ def _run(notebook: Notebook, argument: str) -> None:
     names = notebook.shell.user_ns
     model = names.get(options.model)
     if not hasattr(model, "named_modules"):
-        raise UsageError(f"{options.model} is not a torch.nn.Module of this notebook.")
+        modules = (n for n, value in names.items() if hasattr(value, "named_modules"))
+        meant = suggest(options.model, modules)
+        said = f"{options.model} is not a torch.nn.Module of this notebook. {meant}"
+        raise UsageError(said.rstrip())
     given = names.get(options.input) if options.input else None
     answer = estimates.layers(
         model,
