@@ -68,8 +68,12 @@ function Row(props: { row: IKernelRow; open: (path: string) => void }): React.JS
   );
 }
 
-/** An amount; a dash where nobody told. */
+/** An amount; `unknown` where nobody told. */
 function Amount(props: { count: number | null }): React.JSX.Element {
   const { count } = props;
-  return <td title={exactBytes(count)}>{count === null ? '–' : formatBytes(count)}</td>;
+  return (
+    <td className={count === null ? 'nbmem-mod-unknown' : undefined} title={exactBytes(count)}>
+      {formatBytes(count)}
+    </td>
+  );
 }
