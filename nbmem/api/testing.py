@@ -151,7 +151,7 @@ def _check_card(session: Session) -> None:
         why = f" ({session.notes[0]})" if session.notes else ""
         raise UsageError(
             "assert_peak found no card, so nothing could go above the limit"
-            f"{why}. Run on a machine with one, or put a virtual card in before: "
+            f"{why}. Run on a machine with one, or activate a virtual card before: "
             'nbmem.virtual.activate("H100").'
         )
 

@@ -97,7 +97,7 @@ OWN_STATE = (
     "rank's own part stands for all: what the gathering takes for a moment is not counted."
 )
 NOT_ASKED = (
-    "cuDNN is not here to say which kernels it takes for these convolutions: their work areas are "
+    "cuDNN is not installed and cannot say its kernels for these convolutions: their work areas are "
     "estimates, and may be gigabytes too small. `pip install nvidia-cudnn-cu13==9.20.0.48` lets it "
     "be asked; no GPU is needed."
 )
@@ -119,7 +119,7 @@ SPARSE_PRODUCT = (
 )
 REPEAT = (
     f"How often repeat_interleave repeats {_UNKNOWN}: once each is assumed, which may be too few. "
-    "output_size=... says the sum."
+    "Give their sum as output_size=..."
 )
 NMS = f"How many boxes nms keeps {_UNKNOWN}: all are assumed, {_BOUND}."
 BINS = (

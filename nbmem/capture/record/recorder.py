@@ -338,7 +338,7 @@ class Recorder:
                 )
             if self.hook_events.unheard:
                 self.note(
-                    f"{self.hook_events.unheard} changes of phase were not heard, because "
+                    f"{self.hook_events.unheard} changes of phase were missed, because "
                     "another thread "
                     "trained at the same moment; phases may be longer than they were."
                 )

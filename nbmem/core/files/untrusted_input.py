@@ -78,7 +78,7 @@ def open_regular(path: str | Path, limits: Limits) -> BinaryIO:
 
 
 def _not_regular(path: str | Path) -> str:
-    return f"{path} is a device, a pipe or a socket and no file. Copy what it gives into a file."
+    return f"{path} is a device, a pipe or a socket and not a file. Copy its content into a file."
 
 
 def read_content(path: str | Path, limits: Limits) -> bytes:

@@ -165,7 +165,7 @@ class Adapters(_PastedLines):
     key = "lora"
     title = "adapters (LoRA)"
     price = "trains fewer weights: compare it on a short run"
-    nothing = "It trains no whole language model of transformers."
+    nothing = "The program trains no complete language model of transformers."
     acts = SavingsModel(passing=0.2, waiting=0.2, state=0.98, stepping=0.98, gradients=0.98)
     lines = """\
 from peft import LoraConfig, get_peft_model
@@ -310,7 +310,7 @@ class RepeatedHeads(_PastedLines):
     key = "repeated_heads"
     title = "fused attention for grouped heads"
     price = "none; faster"
-    nothing = "No model of transformers in it has heads that share keys and values."
+    nothing = "The program has no model of transformers whose heads share keys and values."
     acts = SavingsModel(passing=0.3, waiting=0.6)
     lines = """\
 from transformers.integrations import sdpa_attention

@@ -98,7 +98,7 @@ class PlainSGD(_OptimizerChange):
     title = "plain SGD"
     price = "another optimizer: its learning rate has to be found anew"
     group = "optimizer"
-    nothing = "No optimizer of the Adam family is made in it."
+    nothing = "The program makes no optimizer of the Adam family."
     acts = SavingsModel(state=1.0, stepping=1.0)
 
     @classmethod
@@ -122,7 +122,7 @@ class EightBit(_OptimizerChange):
     title = "8-bit Adam"
     price = "needs bitsandbytes; state rounded to 8 bits in blocks of 256"
     group = "optimizer"
-    nothing = "No optimizer of the Adam family is made in it."
+    nothing = "The program makes no optimizer of the Adam family."
     acts = SavingsModel(state=0.74, stepping=1.0)
 
     @classmethod
