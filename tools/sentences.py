@@ -50,7 +50,8 @@ def sentences(path: Path) -> Iterator[str]:
             continue
         inside |= {id(part) for part in ast.walk(node)}
         if _SENTENCE.fullmatch(text) and len(text.split()) >= _LEAST_WORDS:
-            yield f"{path.relative_to(ROOT)}:{node.lineno}: {' '.join(text.split())}"
+            line = getattr(node, "lineno", 0)
+            yield f"{path.relative_to(ROOT)}:{line}: {' '.join(text.split())}"
 
 
 def _text(node: ast.AST) -> str | None:

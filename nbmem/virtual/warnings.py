@@ -97,7 +97,7 @@ OWN_STATE = (
     "rank's own part stands for all: what the gathering takes for a moment is not counted."
 )
 NOT_ASKED = (
-    "cuDNN is not installed and cannot say its kernels for these convolutions: their work areas are "
+    "cuDNN is not installed to say its kernels for these convolutions: their work areas are "
     "estimates, and may be gigabytes too small. `pip install nvidia-cudnn-cu13==9.20.0.48` lets it "
     "be asked; no GPU is needed."
 )

@@ -34,7 +34,7 @@ def test_an_unknown_command_is_answered_with_all_of_them():
 def test_a_mistyped_path_is_suggested_with_its_folder(tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "ranks").mkdir()
-    mistyped = tmp_path / "trian.py"
+    mistyped = tmp_path / "trainn.py"
     assert suggest_path(mistyped) == f"Did you mean {tmp_path / 'train.py'}?"
     assert suggest_path(tmp_path / "rank", folder=True) == f"Did you mean {tmp_path / 'ranks'}?"
     for unlike in ("rank", "x.nbmem", "none/train.py"):
