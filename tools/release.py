@@ -1,4 +1,4 @@
-"""Check what a release is made of: its tag, its files in an empty environment, its recipe.
+"""Check a release: its tag, its wheel in use, its recipe.
 
     python3 tools/release.py --tag v1.2.3        # the tag is the version of package and changelog
     python3 tools/release.py --install WHEEL     # into an empty environment, and use it there
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION_FILE = ROOT / "nbmem" / "core" / "version.py"
-RECIPE = ROOT / "recipe" / "recipe.yaml"
+RECIPE = ROOT / "tools" / "recipe.yaml"
 EMPTY = ROOT / "out" / "empty-environment"
 
 
@@ -61,7 +61,9 @@ def version() -> str:
 
 
 def tag_problems(tag: str, changelog: str | None = None) -> list[str]:
-    """Return what is wrong with a tag: it is the version, and the changelog has its date.
+    """Return what is wrong with a tag.
+
+    It is the version, and the changelog has its date.
 
     Args:
         tag: `v1.2.3`.
@@ -79,7 +81,7 @@ def tag_problems(tag: str, changelog: str | None = None) -> list[str]:
 
 
 def wheel_problems(wheel: Path, python: str) -> list[str]:
-    """Install a wheel into an empty environment, and return what does not work there.
+    """Use a wheel in an empty environment; return what does not work.
 
     There is no torch: `nbmem demo` has to say so in one sentence.
 

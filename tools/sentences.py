@@ -1,4 +1,6 @@
-"""List the sentences that a user can meet: errors, notes, warnings and what tips say.
+"""List the sentences that a user can meet.
+
+They are errors, notes, warnings and what tips say.
 
     python3 tools/sentences.py                   # all of them, each with its file and line
     python3 tools/sentences.py --sample 60       # some at random, to read them anew

@@ -338,7 +338,9 @@ def _docs(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 
 
 def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
-    """Build the wheel and the sdist, check them, and use the wheel where nothing else is.
+    """Build the wheel and the sdist, and check them.
+
+    The wheel is used in an empty environment.
 
     The JupyterLab extension is in them if the check `browser` has compiled it.
     """

@@ -50,7 +50,7 @@ def test_the_release_workflow_runs_commands_that_are_there():
 
 
 def test_the_recipe_has_the_packages_and_the_command_of_the_project():
-    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
+    recipe = yaml.safe_load((ROOT / "tools" / "recipe.yaml").read_text())
     assert recipe["schema_version"] == 1
     assert recipe["context"]["version"] == nbmem.__version__
     assert f">={recipe['context']['python_min']}" == PROJECT["requires-python"]
