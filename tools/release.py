@@ -30,7 +30,7 @@ EMPTY = ROOT / "out" / "empty-environment"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the options say; return 1 if something is not as a release needs it."""
+    """Do what the options say; return 1 if a release needs a change."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tag", help="the tag of the release")
     parser.add_argument("--install", type=Path, metavar="WHEEL", help="try a wheel")

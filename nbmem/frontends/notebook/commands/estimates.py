@@ -34,10 +34,8 @@ def prepare_estimates(shell: Any) -> None:
 def prepare_for_card(shell: Any, *, beside: bool = False) -> None:
     """Start the estimate subprocess with a virtual card.
 
-    Its first question is likely.
-
-    Nothing is started where there is one core, or where a notebook runs unattended: there, no user
-    waits for an answer.
+    A question is likely then. Nothing is started where there is one core, or where a notebook runs
+    unattended: there, no user waits for an answer.
 
     Args:
         shell: The notebook's.
