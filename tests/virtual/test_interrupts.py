@@ -15,11 +15,19 @@ from nbmem.virtual.tensors.storages import DIES_FOR_GOOD
 FILES = ("nbmem/virtual/", "nbmem/allocator/")
 
 
-class Interrupting:
-    """Send SIGINT at the n-th line of nbmem."""
+class TooLongError(Exception):
+    """The exception of a timeout."""
 
-    def __init__(self, at):
-        self.at, self.seen = at, 0
+
+def too_long(_number, _frame):
+    raise TooLongError
+
+
+class Interrupting:
+    """Send a signal at the n-th line of nbmem."""
+
+    def __init__(self, at, signal_number=signal.SIGINT):
+        self.at, self.seen, self.signal_number = at, 0, signal_number
 
     def __call__(self, frame, event, _arg):
         if not any(part in frame.f_code.co_filename for part in FILES):
@@ -27,7 +35,7 @@ class Interrupting:
         if event in ("call", "line"):
             self.seen += 1
             if self.seen == self.at:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(self.signal_number)
         return self
 
 
@@ -37,13 +45,13 @@ def step(x):
     return x + 1
 
 
-def interrupted(x, at):
-    """Return the lines that ran and whether the interrupt was raised."""
-    tracer = Interrupting(at)
+def interrupted(x, at, signal_number=signal.SIGINT):
+    """Return the lines that ran and whether the signal's exception was raised."""
+    tracer = Interrupting(at, signal_number)
     sys.settrace(tracer)
     try:
         step(x)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TooLongError):
         return tracer.seen, True
     finally:
         sys.settrace(None)
@@ -66,6 +74,23 @@ def test_an_interrupt_at_any_line_comes_out_and_no_block_stays(gpu, capsys):
         assert came, at
         assert torch.cuda.memory_allocated() == before, at
     assert "Exception ignored" not in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_card_is_usable_after_a_timeout_at_any_line(gpu):
+    x = torch.randn(1024, device="cuda")
+    step(x)
+    before = torch.cuda.memory_allocated()
+    lines, _ = interrupted(x, 0)
+    handler = signal.signal(signal.SIGALRM, too_long)
+    try:
+        for at in range(1, lines, 3):
+            raised = interrupted(x, at, signal.SIGALRM)[1]
+            assert raised, at
+            assert signal.getsignal(signal.SIGALRM) is too_long
+            assert torch.cuda.memory_allocated() == before, at
+    finally:
+        signal.signal(signal.SIGALRM, handler)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

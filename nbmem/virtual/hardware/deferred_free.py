@@ -107,21 +107,21 @@ class _Address:
         """Do nothing: the block is in no table."""
 
 
-class _Held:
-    """A flag that SIGINT arrived during a protected function."""
-
-    came = False
+_arrived: set[int] = set()
+"""Signals that arrived during a protected function."""
 
 
-def _hold(*_signal_and_frame: object) -> None:
-    _Held.came = True
+def _hold(number: int, _frame: object) -> None:
+    _arrived.add(number)
 
 
 _MAIN = threading.main_thread().ident
+_ALARM: int | None = getattr(_signal, "SIGALRM", None)
+"""The signal of timeouts; None on Windows."""
 
 
 def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a function so that Ctrl-C waits until it returns.
+    """Wrap a function so that Ctrl-C and a timeout wait until it returns.
 
     The interrupt is raised in the caller's frame. This wrapper costs 1 us.
     `interrupts.hold_signals` does that in 28 us, while making a tensor takes 100 us.
@@ -131,18 +131,38 @@ def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if threading.get_ident() != _MAIN:
             return function(*args, **kwargs)
-        before = _signal.getsignal(_signal.SIGINT)
-        if before is _hold or not callable(before):
+        signal = _next_to_hold()
+        if signal is None:
             return function(*args, **kwargs)
+        before = _signal.getsignal(signal)
+        inner = guarded if signal == _ALARM else function
         try:
-            _signal.signal(_signal.SIGINT, _hold)
-            return function(*args, **kwargs)
+            _signal.signal(signal, _hold)
+            return inner(*args, **kwargs)
         finally:
-            _signal.signal(_signal.SIGINT, before)
-            if _Held.came:
-                _Held.came = False
-                again = SignalDelivery()  # this frame's end is what it waits for
+            try:
+                _signal.signal(signal, before)
+            finally:  # a handler that raised has kept it from being restored
+                if _signal.getsignal(signal) is _hold:
+                    _signal.signal(signal, before)
+            if signal in _arrived:
+                _arrived.discard(signal)
+                again = SignalDelivery(signal)  # this frame's end is what it waits for
                 if sys.exception() is not None:  # its traceback may hold this frame for long
                     del again
 
     return guarded
+
+
+def _next_to_hold() -> int | None:
+    """Return the signal of timeouts or of Ctrl-C, whichever is to be held next.
+
+    None if neither is left. Each is held by a call of its own, timeouts by the outer one: no
+    handler runs while Ctrl-C's is restored.
+    """
+    for signal in (_ALARM, _signal.SIGINT):
+        if signal is not None:
+            handler = _signal.getsignal(signal)
+            if handler is not _hold and callable(handler):
+                return signal
+    return None
