@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.capture.interpreter.notebook_cells import lines_of
+from nbmem.capture.interpreter.notebook_cells import lines_of, running_shell
+from nbmem.capture.interpreter.variable_reads import VariableReads
 from nbmem.core.session.events import Action
-from nbmem.core.session.source_files import is_users, with_slashes
+from nbmem.core.session.session import MOST_LINES
+from nbmem.core.session.source_files import TOP_LEVEL, is_users, with_slashes
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nbmem.core.session.events import Frame, Stack
     from nbmem.core.session.session import DeviceTrace
@@ -28,6 +30,8 @@ MAX_ALLOCATIONS = 2_000
 """Allocations of a card whose lines are kept, the largest ones."""
 CALLERS = 3
 """Lines of the user that are kept of a stack, the innermost first."""
+OUTER = 9
+"""Lines of the user around these that are kept for the variables of their functions."""
 LONGEST = 200
 """Characters of a line's text that are kept."""
 _CALL = ("_call_impl", "_wrapped_call_impl")
@@ -41,7 +45,8 @@ def large_allocation_lines(
     """Return the lines of large allocations, as a fact of the session.
 
     Keys: `frames` (file, line, function and text of each); `stacks` (whether an object of a library
-    made it, then indices of frames); `rows` (card, event, stack).
+    made it, then indices of frames); `outer` (of each stack, the frames around these); `rows`
+    (card, event, stack); `unread` (a frame, and the variables that no line from there on reads).
 
     Args:
         devices: The cards with their events.
@@ -51,6 +56,7 @@ def large_allocation_lines(
     frames: dict[Frame, int] = {}
     kept: dict[int, int] = {}
     found: list[list[Any]] = []
+    outer: list[list[int]] = []
     rows: list[list[int]] = []
     for device in devices:
         events = device.events
@@ -61,6 +67,7 @@ def large_allocation_lines(
             if stack not in kept:
                 kept[stack] = len(found)
                 found.append(_reduced(stacks[stack], frames))
+                outer.append(_outer(stacks[stack], frames))
             rows.append([device.info.index, event, kept[stack]])
     if not rows:
         return {}
@@ -69,7 +76,12 @@ def large_allocation_lines(
         [frame.file, frame.line, frame.function, _text(texts[frame.file], frame.line)]
         for frame in frames
     ]
-    return {"lines": {"frames": described, "stacks": found, "rows": rows}}
+    unread = [*_unread(frames, texts)]
+    return {
+        "lines": {
+            "frames": described, "stacks": found, "outer": outer, "rows": rows, "unread": unread
+        }
+    }  # fmt: skip
 
 
 def without_stacks(device: DeviceTrace) -> DeviceTrace:
@@ -90,6 +102,29 @@ def _reduced(stack: Stack, frames: dict[Frame, int]) -> list[Any]:
         for frame in inner
     )
     return [module, *(frames.setdefault(frame, len(frames)) for frame in own)]
+
+
+def _outer(stack: Stack, frames: dict[Frame, int]) -> list[int]:
+    own = [frame for frame in stack if is_users(frame)][CALLERS:]
+    return [frames.setdefault(frame, len(frames)) for frame in own[-OUTER:]]
+
+
+def _unread(
+    frames: Mapping[Frame, int], texts: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield frames with the variables that are not read from there on.
+
+    A later cell may read any variable of a notebook.
+    """
+    in_notebook = running_shell() is not None
+    files = {file: VariableReads(lines) for file, lines in texts.items() if len(lines) < MOST_LINES}
+    for frame, index in frames.items():
+        at_top = frame.function.startswith(TOP_LEVEL)
+        if frame.file not in files or (at_top and in_notebook):
+            continue
+        names = files[frame.file].unread(frame.line, at_top=at_top)
+        if names:
+            yield index, names
 
 
 def _text(lines: Sequence[str], line: int) -> str:

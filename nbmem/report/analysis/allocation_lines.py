@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from nbmem.core.session.events import Frame
-from nbmem.report.analysis.source_lines import frame_line
+from nbmem.report.analysis.source_lines import frame_line, users_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.report.ledger.card_ledger import CardLedger
+
+COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+"""Functions that Python makes of a line, up to 3.11."""
+_known: WeakKeyDictionary[CardLedger, dict[int, AllocationLine]] = WeakKeyDictionary()
+"""Lines of the ledgers that are read now: several rules and views need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,18 @@ class AllocationLine:
     lines: tuple[UserLine, ...]
 
 
-def allocation_lines(card_ledger: CardLedger) -> dict[int, AllocationLine]:
+def allocation_lines(card_ledger: CardLedger) -> Mapping[int, AllocationLine]:
     """Return the lines of a card's large allocations, by row.
 
     Stacks are taken of the first allocations only. A later one has the line of the earlier ones of
     its size in a phase of that name, if they have one line.
     """
+    if card_ledger not in _known:
+        _known[card_ledger] = _found_lines(card_ledger)
+    return _known[card_ledger]
+
+
+def _found_lines(card_ledger: CardLedger) -> dict[int, AllocationLine]:
     fact = card_ledger.session.facts.get("lines")
     if not fact:
         return {}
@@ -74,6 +86,19 @@ def allocation_lines(card_ledger: CardLedger) -> dict[int, AllocationLine]:
         if len(lines) == 1:
             found[row] = next(iter(lines))
     return found
+
+
+def allocation_place(card_ledger: CardLedger, row: int) -> str | None:
+    """Return the user's line of an allocation: `train.py:12 in step`, or None."""
+    stack = int(card_ledger.allocations.stack[row])
+    if stack >= 0:
+        return users_line(card_ledger.session.stacks[stack])
+    line = allocation_lines(card_ledger).get(row)
+    if line is None:
+        return None
+    frames = [own.frame for own in line.lines]
+    named = [frame for frame in frames if frame.function not in COMPREHENSIONS]
+    return users_line(tuple(named or frames))
 
 
 def _key(card_ledger: CardLedger, row: int) -> tuple[int, str]:

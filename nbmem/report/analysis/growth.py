@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.analysis.graph_holders import join_by_graph
 from nbmem.report.analysis.growth_candidates import candidates_at, common_place, list_of
 from nbmem.report.analysis.growth_exemptions import Exemptions
 from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
-from nbmem.report.analysis.source_lines import users_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,14 +169,13 @@ def _without_second_names(found: list[Rising]) -> list[Rising]:
 
 def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) -> Growth:
     a, rows = card_ledger.allocations, candidate.rows
-    stacks, counts = np.unique(a.stack[rows], return_counts=True)
-    stack = int(stacks[counts.argmax()])
+    places = Counter(filter(None, (allocation_place(card_ledger, row) for row in rows.tolist())))
     return Growth(
         root=candidate.root,
         place=common_place(candidate.paths) if candidate.paths else None,
         parts=_parts(candidate, a.block[rows]),
         where=candidate.where,
-        line=users_line(card_ledger.session.stacks[stack]) if stack >= 0 else None,
+        line=max(places, key=places.__getitem__, default=None),
         slope=rise.slope,
         held=int(a.block[rows[a.freed[rows] >= at]].sum()),
         iterations=rise.iterations,

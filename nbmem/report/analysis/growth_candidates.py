@@ -23,6 +23,7 @@ from nbmem.core.session.tensor_names import (
     without_shape,
 )
 from nbmem.core.session.variable_paths import VariablePath, parse_path
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _Groups:
             in_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
             is_gradient = holder.path.endswith(".grad")  # each model of an ensemble has its own
             if holder.kind in KEEPERS and not (in_exception or is_gradient):
-                place = parse_path(holder.path)
+                place = _item_of_list(parse_path(holder.path))
                 root = _root(holder, place)
                 standing = self._standing(row)
                 if standing is None or (holder.kind is HolderKind.NAME and not place.by_graph):
@@ -205,10 +206,13 @@ class _Groups:
         return candidates
 
     def _of_one_size(self, rows: Ints) -> Ints:
-        """Return those of the allocations that have the most frequent size."""
+        """Return those of the allocations that have the most frequent size.
+
+        Of several such sizes it is the largest: lists of pictures and of their depths.
+        """
         sizes = self._card_ledger.allocations.requested[rows]
         values, counts = np.unique(sizes, return_counts=True)
-        same: Ints = rows[sizes == values[counts.argmax()]]
+        same: Ints = rows[sizes == values[counts == counts.max()][-1]]
         return same
 
     def _name_items(self) -> None:
@@ -253,6 +257,17 @@ class _Groups:
             if root is not None and "[...]" in pattern and not by_graph and standing is None:
                 found.update((self._freed_with(row), key) for row in rows if freed[row] < end)
         return found
+
+
+def _item_of_list(place: VariablePath) -> VariablePath:
+    """Return the item of a list whose function closes over a variable.
+
+    A list of callbacks grows by what each of them closes over.
+    """
+    keeper = place.closed_over_by
+    if not _ITEM.search(keeper) or not is_expression(keeper):
+        return place
+    return place._replace(path=keeper, closed_over_by="")
 
 
 def _root(holder: Holder, place: VariablePath) -> str:

@@ -102,10 +102,11 @@ def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_SortKey, Finding]]:
     """Return a rule's findings, each with its sort key."""
     if not _applies(rule, evidence):
         return []
-    least = LARGE_SAVING * evidence.report.peak.allocated
+    highest = evidence.report.peak.allocated
+    least = LARGE_SAVING * highest
     found = []
     for finding in rule.check(evidence):
-        is_later = rule.of_cache or finding.low < least
+        is_later = finding.low < (highest if rule.of_cache else least)
         key = rule.last_resort, is_later, -finding.low, -finding.high, finding.rule
         found.append((key, finding))
     return found

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 """Rules of nbmem/report/tips that an explained error covers with its own figures."""
-FIRST = ("graph_kept", "grows_each_step", "large_result")
-"""Rules of what no other remedy helps against: what has no end, and what no card could hold."""
+FIRST = ("graph_kept", "no_grad_missing", "grows_each_step", "large_result")
+"""Rules of what no other remedy helps against: what has no end, and what no card could hold. A
+graph that no backward goes through costs nothing to leave out."""
 MAX_REMEDIES = 3
 
 

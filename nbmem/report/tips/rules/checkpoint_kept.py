@@ -25,6 +25,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import with_slashes
+from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
@@ -170,10 +171,7 @@ def by_torch_load(stack: Stack) -> bool:
 
 def line_of_load(e: Evidence, row: int) -> str:
     """Return ` at train.py:12`, the user's line that loads, or no text."""
-    from nbmem.report.analysis.source_lines import users_line
-
-    stack = int(e.card_ledger.allocations.stack[row])
-    line = users_line(e.session.stacks[stack]) if stack >= 0 else None
+    line = allocation_place(e.card_ledger, row)
     return f" at {line}" if line else ""
 
 

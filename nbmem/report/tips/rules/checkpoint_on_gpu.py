@@ -66,7 +66,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     where = line_of_load(e, int(there[0]))
     yield Finding(
         rule=RULE.name,
-        title=f'Load the checkpoint with map_location="cpu": {fmt(size)} less '
+        title=f'Load the checkpoint with map_location="cpu"{where}: {fmt(size)} less '
         f"{'at the peak' if at_peak == size else 'while it loads'}",
         evidence=f"{origin} {len(there)} tensors on the card{where}"
         f"; they held {fmt(size)} beside the model's own weights and were freed later. "

@@ -17,17 +17,20 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.holders import HolderKind
+from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.tips.evidence import Evidence
 
@@ -41,7 +44,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield from _finding(
         e,
         e.freed_bytes(mine),
-        "which not even gc.collect() frees",
+        f"which not even gc.collect() frees{_made(e, mine)}",
         f"{len(mine)} tensors stay until the process ends. Each parameter (or input) has a "
         "gradient, whose graph leads back to it. Nothing else reaches them.",
     )
@@ -59,6 +62,17 @@ def check(e: Evidence) -> Iterator[Finding]:
             f"{len(rows)} tensors live at the end because gradients have a graph. Each backward "
             "adds to such a gradient, and the sum keeps the graphs of all passes.",
         )
+
+
+def _made(e: Evidence, held: list[HeldStorage]) -> str:
+    """Return ` (most of it made at train.py:22 in penalty)`, or no text."""
+    sizes: Counter[str] = Counter()
+    for one in held:
+        row = e.row_of(one)
+        place = None if row is None else allocation_place(e.card_ledger, row)
+        if place is not None:
+            sizes[place] += one.size
+    return f" (most of it made at {sizes.most_common(1)[0][0]})" if sizes else ""
 
 
 def _finding(e: Evidence, freed: int, what: str, evidence: str) -> Iterator[Finding]:

@@ -5,11 +5,14 @@ What it sees
     the graph of a loss (see graph_kept): a list that gets longer, a cache without a bound, a tensor
     to which each step joins another. A step is an iteration of any loop, also of one that does not
     train. So are hooks of one module, four or more, whose objects keep equal tensors: each was
-    registered and not removed. A list of a function that has ended counts if it was there at the
-    peak, and took a twentieth of the card, memory is short, or the program ends with it. A tensor
-    that is larger because the whole batch is, or that decoding makes longer, is none; nor is a
-    buffer that is full, or data that is loaded before the loop. It speaks of a fiftieth of the
-    peak, or where a thousand such steps fill a tenth of the card.
+    registered and not removed. So is a tensor that a function makes empty, and fills with the
+    results of four or more calls: a volume of class scores. So are batches of which each has all
+    earlier ones in it, since their list is not emptied. A list of a function that has ended counts
+    if it was there at the peak, and took a twentieth of the card (or a fiftieth, and a quarter of
+    the peak), memory is short, or the program ends with it. A tensor that is larger because the
+    whole batch is, or that decoding makes longer, is none; nor is a buffer that is full, or data
+    that is loaded before the loop. It speaks of a fiftieth of the peak, or where a thousand such
+    steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -31,6 +34,8 @@ from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
+from nbmem.report.tips.filled_results import filled_results
+from nbmem.report.tips.growing_batches import growing_batch
 from nbmem.report.tips.left_hooks import left_hooks
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -61,9 +66,11 @@ def check(e: Evidence) -> Iterator[Finding]:
             if _is_worth(e, growth, held) and not _fits_when_full(e, growth):
                 yield _finding(e, growth, held, kept)
     yield from _of_hooks(e)
+    yield from _filled(e)
+    yield from _of_batches(e)
     for growth in e.grown_at_peak:
         low, high = _saved(e, growth)
-        if _is_missed(e, growth, low) and not _is_loaded_data(growth):
+        if _is_missed(e, growth, high) and not _is_loaded_data(growth):
             yield _at_peak(growth, low, high)
 
 
@@ -78,7 +85,7 @@ def _is_missed(e: Evidence, growth: Growth, saved: int) -> bool:
     A small one counts if it was a large part of the peak, more data makes it fill the card, and
     nothing on the card reads it: the program ends with it.
     """
-    if e.matters(saved):
+    if e.is_large_part(saved):
         return True
     a, last = (
         e.card_ledger.allocations,
@@ -158,8 +165,54 @@ def _of_hooks(e: Evidence) -> Iterator[Finding]:
             )
 
 
+def _of_batches(e: Evidence) -> Iterator[Finding]:
+    """Find a batch that has all earlier ones in it."""
+    batch = growing_batch(e)
+    if batch is None:
+        return
+    first, last = batch.rows
+    peak, line = e.report.peak.allocated, batch.line
+    low, high = batch.size - batch.size * first // last, peak - peak * first // last
+    if e.dominates(high, LARGE_PART):
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{line.text}` ({line.place}) in {line.frame.function}() makes a batch "
+            f"that grows with every call, from {first} to {last}: empty the list that it "
+            "is made of",
+            evidence=f"Each call has {first} more than the one before, which are those of all "
+            f"earlier calls. With {first} each time the peak is {fmt_range(low, high)} lower.",
+            low=low,
+            high=high,
+            ground="estimated",
+        )
+
+
+def _filled(e: Evidence) -> Iterator[Finding]:
+    """Find tensors of a function that wait for the results of many calls."""
+    results = filled_results(e)
+    if results is None:
+        return
+    peak, both = e.report.peak.allocated, np.concatenate([results.rows, results.made_of_them])
+    low, high = (peak - e.peak_without(rows) for rows in (results.rows, both))
+    if e.is_large_part(low):
+        first = results.lines[0]
+        made = " and ".join(f"`{line.text}` ({line.place})" for line in results.lines[:2])
+        yield Finding(
+            rule=RULE.name,
+            title=f"{made} in {first.frame.function}() "
+            f"collect{'s' * (len(results.lines) == 1)} results on the card: "
+            f"{fmt_range(low, high)} less at the peak with them on the CPU",
+            evidence="A module is called many times, and each result is written into a part of "
+            'it. Make it with device="cpu", and move each part there.',
+            low=low,
+            high=high,
+            ground="simulated",
+        )
+
+
 def _at_peak(growth: Growth, low: int, high: int) -> Finding:
-    name, size = growth.title or "An unnamed list", fmt(growth.held)
+    where = f" made at {growth.line}" if growth.line else ""
+    name, size = growth.title or f"A list of tensors{where}", fmt(growth.held)
     return Finding(
         rule=RULE.name,
         title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "

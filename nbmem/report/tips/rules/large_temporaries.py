@@ -26,12 +26,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import TOP_LEVEL
-from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_lines
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
-    Lines = dict[int, AllocationLine]
+    Lines = Mapping[int, AllocationLine]
 
 SHARE = 1 / 3
 """Part of the peak that one function's temporaries have at least."""
@@ -51,7 +51,6 @@ LISTED = 4
 """Tensors of one line from which they are the items of a list."""
 MOST_TEXT = 60
 """Characters of a line in a title."""
-_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _DATA = re.compile(
     r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)\("
     r"|\.cuda\(|\.to\((?!dtype=|[\w.]*dtype\)|torch\.(?:b?float|int|uint|half|double|long|bool)\d*\))"
@@ -63,16 +62,34 @@ _SQUARED_DIFFERENCE = re.compile(
     r"\bpow\([^,]+ - [^,]+, *2\)|\([^()]+ - [^()]+\)(?: *\*\* *2|\.pow\(2\)|\.square\(\))"
 )
 
+_REPEATED = re.compile(r"\.(?:repeat|repeat_interleave|tile)\(|\brepeat_interleave\(")
+_ONE_HOT = re.compile(r"\bone_hot\(")
+_WRITTEN_OUT = re.compile(
+    "|".join(one.pattern for one in (_SQUARED_DIFFERENCE, _REPEATED, _ONE_HOT))
+)
+_CURES = {
+    _SQUARED_DIFFERENCE: "`torch.cdist(x, y)` makes only the distances",
+    _ONE_HOT: "class numbers do (`x.gather(1, target[:, None])`, or `cross_entropy`)",
+    _REPEATED: "`x.expand(...)` and broadcasting (`x[:, None] + y[None]`) write no copies",
+}
+NEVER = 1 << 62
+KEPT = (Category.USER_TENSORS, Category.INPUTS)
+"""Categories of what a variable holds: a repeated tensor counts wherever it is."""
+
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find the function whose temporaries are the largest part of the peak."""
     card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
     functions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    written = _written_out(e, lines)
     for row, line in lines.items():
-        saved = card_ledger.category[row] == Category.ACTIVATIONS and _is_squared(line)
+        frame = line.lines[0].frame
+        key = frame.file, frame.function
+        saved = card_ledger.category[row] == Category.ACTIVATIONS
+        saved &= int(card_ledger.allocations.block[row]) >= written.get(key, NEVER)
+        saved |= card_ledger.category[row] in KEPT and bool(_REPEATED.search(line.lines[0].text))
         if not line.by_module and (saved or card_ledger.category[row] == Category.TEMPORARIES):
-            frame = line.lines[0].frame
-            functions[frame.file, frame.function].append(row)
+            functions[key].append(row)
     a, top = card_ledger.allocations, e.report.peak.at.event
     every = {key: np.array(rows, np.int64) for key, rows in functions.items()}
     there = {key: rows[_lives(e, rows, top)] for key, rows in every.items()}
@@ -87,13 +104,24 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows = _with_gradients(e, every[key])
     size = int(a.block[rows[_lives(e, rows, top)]].sum())
     high = e.report.peak.allocated - e.peak_without(rows)
-    if e.dominates(size, SHARE) and e.matters(high):
+    copied = any(_REPEATED.search(lines[row].lines[0].text) for row in there[key].tolist())
+    needless = copied and e.is_needless(high - high // PARTS)
+    if needless or (e.dominates(size, SHARE) and e.matters(high)):
         yield _finding(e, there[key], lines, high - high // PARTS, high)
 
 
-def _is_squared(line: AllocationLine) -> bool:
-    """Return whether a line squares differences, as torch.cdist does."""
-    return _SQUARED_DIFFERENCE.search(line.lines[0].text or "") is not None
+def _written_out(e: Evidence, lines: Lines) -> dict[tuple[str, str], int]:
+    """Return functions that write out what an operator need not, and from which size.
+
+    A graph may save such tensors, and what the function makes of them. They are half as large as
+    the largest one, or larger.
+    """
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    for row, line in lines.items():
+        if _WRITTEN_OUT.search(line.lines[0].text or "") and not line.by_module:
+            key = line.lines[0].frame.file, line.lines[0].frame.function
+            found[key] = max(found[key], int(e.card_ledger.allocations.block[row]) // 2)
+    return found
 
 
 def _with_gradients(e: Evidence, rows: Ints) -> Ints:
@@ -114,7 +142,7 @@ def _has_data(rows: Ints, lines: Lines) -> bool:
     return any(
         _DATA.search(line.text)
         if line.text
-        else line.frame.function.startswith((*TOP_LEVEL, *_COMPREHENSIONS))
+        else line.frame.function.startswith((*TOP_LEVEL, *COMPREHENSIONS))
         for line in found
     )
 
@@ -166,7 +194,7 @@ def _caller(rows: Ints, lines: Lines, largest: UserLine) -> UserLine | None:
     if len(of_line) < LISTED or len(callers) > 1:
         return None
     outer = callers.pop()
-    return next((one for one in outer if one.frame.function not in _COMPREHENSIONS), None)
+    return next((one for one in outer if one.frame.function not in COMPREHENSIONS), None)
 
 
 def _cure(lines: Sequence[UserLine], caller: UserLine | None) -> str:
@@ -176,8 +204,9 @@ def _cure(lines: Sequence[UserLine], caller: UserLine | None) -> str:
         return "gather from the logits, and subtract `logits.logsumexp(-1)` of a few rows at a time"
     if "softmax(" in text and _MATRIX_PRODUCT.search(text):
         return "`F.scaled_dot_product_attention(q, k, v)` writes no such matrix"
-    if _SQUARED_DIFFERENCE.search(text):
-        return "`torch.cdist(x, y)` makes only the distances"
+    for pattern, cure in _CURES.items():
+        if pattern.search(text):
+            return cure
     if caller is not None:
         return "make and use them one by one"
     return "compute it in parts, each used before the next (`x.split(n)`)"

@@ -25,8 +25,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nbmem.core.session.tensor_names import is_graph_name, is_place, without_shape
+from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
 from nbmem.report.analysis.logits import Logits, logits_of
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -61,7 +64,7 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
     yield Finding(
         rule=RULE.name,
         title=f"Compute the loss in parts of {PART:,} positions: {fmt_range(high - kept, high)} "
-        "less",
+        f"less{_than(e, found)}",
         evidence=f"Scores of {int(found.head['words']):,} words for {found.positions:,} positions "
         f"hold {fmt(size)} of the {fmt(e.report.peak.allocated)} allocated at the peak. Without "
         f"them it is {fmt(high)} lower; a part of them, and one more gradient of the layer's "
@@ -71,6 +74,14 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
         ground="simulated",
         code=loss_in_parts(found.model),
     )
+
+
+def _than(e: Evidence, found: Logits) -> str:
+    """Return ` than with all of `output``, the variable that has the scores, or no text."""
+    names = [without_shape(e.card_ledger.name(row) or "") for row in found.rows.tolist()]
+    places = [parse_path(name) for name in names if not (is_graph_name(name) or is_place(name))]
+    paths = [one.path for one in places if not one.by_graph and is_expression(one.path)]
+    return f" than with all of `{paths[0]}`" if paths else ""
 
 
 def _is_worth_it(e: Evidence, high: int) -> bool:

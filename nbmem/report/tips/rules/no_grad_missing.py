@@ -3,7 +3,11 @@
 What it sees
     A module in eval mode that was called with gradients on and weights that want them, and no
     backward that took back what the pass had kept; or three and more such passes in a recording
-    without any backward at all. A frozen net keeps nothing, and nothing is said of it.
+    without any backward at all. So are two and more passes of a module beside a training whose
+    backwards leave its graphs alone (a teacher), if the peak is a quarter lower without them, or
+    a tenth where that is 1% of the card. And a loop in a training pass that keeps what its lines
+    made until all is freed before the backward: figures for the log. A frozen net keeps nothing,
+    and nothing is said of it.
 What it costs
     All activations of the pass, as in training, and the time to record the graph.
 Do instead
@@ -21,11 +25,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import is_graph_name
-from nbmem.report.analysis.program_names import no_grad_code
+from nbmem.report.analysis.program_names import is_expression, no_grad_code
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 from nbmem.report.tips.rules import graph_kept
+from nbmem.report.tips.untrained_modules import loops_with_graph, never_backward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +58,52 @@ LARGEST = 3
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find forward passes without a backward, and what they kept."""
+    found = list(_alone(e))
+    yield from found or _beside_training(e)
+    yield from _logged(e)
+
+
+def _logged(e: Evidence) -> Iterator[Finding]:
+    """Find loops that compute figures with a graph which no backward needs."""
+    loops = list(loops_with_graph(e))
+    if not loops:
+        return
+    rows, since = (
+        np.concatenate([getattr(one, key) for one in loops]) for key in ("rows", "since")
+    )
+    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    if e.is_needless(gain):
+        yield Finding(
+            rule=RULE.name,
+            title=f"What {loops[0].place} computes keeps a graph that no backward goes through: "
+            f"{fmt(gain)} less under torch.no_grad()",
+            evidence="Each iteration of a loop left tensors of several lines, and all of them were "
+            "freed at once before the backward.",
+            low=gain,
+            high=gain,
+            ground="simulated",
+        )
+
+
+def _beside_training(e: Evidence) -> Iterator[Finding]:
+    """Find modules whose graphs no backward goes through: a teacher."""
+    for module in never_backward(e):
+        name, low, high = module.name, module.low, module.high
+        if e.is_needless(low):
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{name}` under torch.no_grad(): {fmt_range(low, high)} less at the peak",
+                evidence=f"No backward goes through the graphs of {module.passes} passes of "
+                f"{name}, and none of its weights has a gradient.",
+                low=low,
+                high=high,
+                ground="estimated",
+                code=f"{name}.requires_grad_(False)" if is_expression(name) else None,
+            )
+
+
+def _alone(e: Evidence) -> Iterator[Finding]:
+    """Find passes that no backward follows."""
     if not any(c["grad"] for c in e.calls):
         return
     evaluated = sum(c["count"] for c in e.calls if c["grad"] and not c["training"])

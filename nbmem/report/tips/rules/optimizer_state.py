@@ -1,8 +1,9 @@
 """The optimizer's state dominates.
 
 What it sees
-    Optimizer state that is 30% of the peak or more where memory is short; and a peak inside
-    optimizer.step() that is made of its temporaries.
+    Optimizer state that is 30% of the peak or more where memory is short. And a peak inside
+    optimizer.step() that is made of its temporaries, where memory is short or they are 5% of the
+    card.
 What it costs
     Adam and AdamW keep twice the bytes of the weights that they train, `amsgrad` three times. While
     it steps, the foreach implementation holds temporaries of all parameters, and the one with
@@ -45,7 +46,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     fused = list(_fused(e, optimizer))
     yield from fused
-    if fused and not e.everything:
+    if (fused or e.short is None) and not e.everything:
         return  # what trains otherwise comes after what has no price
     copies = 3 if optimizer["switches"].get("amsgrad") else 2
     state = e.report.ledger_at_peak[Category.OPTIMIZER_STATE]
@@ -84,7 +85,7 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
     mine = np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
     rows = np.flatnonzero(mine & (card_ledger.category == Category.TEMPORARIES))
     saves = e.report.peak.allocated - e.peak_without(rows)
-    if e.worth(saves):
+    if e.matters(saves):
         name = e.optimizer_code()
         yield Finding(
             rule=RULE.name,
@@ -109,4 +110,4 @@ def _implementation(switches: dict[str, Any]) -> str:
     return f"the foreach implementation{' (the default)' * (switches.get('foreach') is None)}"
 
 
-RULE = Rule(name="optimizer_state", text=__doc__, check=check, when="short")
+RULE = Rule(name="optimizer_state", text=__doc__, check=check)

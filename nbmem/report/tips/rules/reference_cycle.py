@@ -4,7 +4,8 @@ What it sees
     Tensors that no name, frame or module reaches any more, only objects that point at each other.
     And what a collection freed while it was recorded, if some of it was garbage at the peak: the
     program had made its successor by then. And what a collection freed after a request had failed
-    that ended the program.
+    that ended the program. And equal tensors of four or more iterations, a tenth of the peak, that
+    nothing in Python reaches: a hook in C++ that refers to the object with its graph.
 What it costs
     Their bytes. The collector counts objects, not bytes of a card, so it may not run for long.
 Do instead
@@ -17,11 +18,13 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.holders import HolderKind
+from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
+FEWEST, LEAST_OF_PEAK = 4, 0.1
+"""Equal tensors, and the part of the peak, from which what nothing reaches is told."""
 THROUGH = "a reference cycle through "
 
 
@@ -41,6 +46,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find tensors that only a reference cycle keeps, or has kept."""
     mine = e.held_only_by(HolderKind.CYCLE)
     yield from _at_peak(e, mine)
+    yield from _outside_of_python(e)
     yield from _after_failure(e)
     freed = e.freed_bytes(mine)
     if e.worth(freed):
@@ -57,6 +63,34 @@ def check(e: Evidence) -> Iterator[Finding]:
             ground="exact",
             code="import gc\n\ngc.collect()",
         )
+
+
+def _outside_of_python(e: Evidence) -> Iterator[Finding]:
+    """Find tensors of many iterations that only references in C++ keep."""
+    made: dict[str, list[int]] = defaultdict(list)
+    a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
+    unseen = e.held_only_by(HolderKind.UNSEEN)
+    for held in unseen:
+        row = e.row_of(held)
+        line = None if row is None else lines.get(row)
+        if row is not None and line is not None:
+            outer = line.lines[-1]
+            made[f"`{outer.text}` ({outer.place})" if outer.text else outer.place].append(row)
+    for place, rows in sorted(made.items(), key=lambda one: -int(a.block[one[1]].sum()))[:1]:
+        most = Counter(a.block[rows].tolist()).most_common(1)[0][1]
+        size = int(a.block[rows].sum())
+        if most >= FEWEST and e.dominates(size, LEAST_OF_PEAK):
+            yield Finding(
+                rule=RULE.name,
+                title=f"{place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
+                "a cycle through C++, which gc.collect() does not free",
+                evidence=f"Nothing that Python can see reaches {len(rows)} tensors. A hook of a "
+                "`grad_fn` that refers to the object with the graph closes such a cycle: let it "
+                "hold a `weakref.ref`.",
+                low=size - size // most,
+                high=e.freed_bytes(unseen),
+                ground="estimated",
+            )
 
 
 def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:

@@ -5,6 +5,8 @@ What it sees
     - A training loop whose later iterations begin while variables still hold tensors that the
       forward of the one before has made, if that is a tenth of the peak and 1% of the card. Also
       an attribute whose graph keeps them: `self.loss` of the last step.
+    - Variables with the results of one pass of an inference that lie beside the next pass, a third
+      of the peak and 5% of the card or more.
     - Variables of a training step that lie beside the evaluation behind it, at the peak.
     - A list with a name like `outputs` that has an evaluation's results, and lives through the
       training behind it, which gives them to no module.
@@ -51,6 +53,9 @@ LEAST_OF_ALL = 0.05
 """Part of all such bytes from which a variable is named."""
 RESULTS = ("out", "pred", "result", "logit", "score", "val", "eval", "test")
 """Parts of names that tell of an evaluation's results."""
+FEWEST_PASSES, BESIDE = 3, 1 / 3
+"""Passes of an inference that are a loop, and the part of the peak from which what lies beside the
+next one is told."""
 LISTED = 4
 """Results of an evaluation from which a list of them is told."""
 SHARE = 0.05
@@ -70,6 +75,47 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield from _held_over(e) if len(e.step_ends) > 1 else _with_state(e)
     yield from _of_evaluation(e)
     yield from _of_training(e)
+    if not e.trains:
+        yield from _of_inference(e)
+
+
+def _of_inference(e: Evidence) -> Iterator[Finding]:
+    """Find variables that hold one pass's results beside the next pass.
+
+    A dictionary that hooks fill, or the results of a batch: they are freed when the next ones are
+    there. What grows is told by another rule.
+    """
+    ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
+    bounds = [ledger.bounds(s) for _, s in phases.spans if s.name == "inference"]
+    if len(bounds) < FEWEST_PASSES:
+        return
+    begins = np.array([begin for begin, _ in bounds] + [ledger.events], np.int64)
+    rows = np.flatnonzero(phases.named(ledger.born_in, "inference"))
+    of_pass = np.searchsorted(begins, a.allocated_at[rows], "right")
+    following = begins[np.minimum(of_pass, len(bounds))]
+    after = begins[np.minimum(of_pass + 1, len(bounds))]
+    late = (a.freed[rows] > following) & (a.freed[rows] <= after) & (of_pass < len(bounds))
+    rows, since = rows[late], following[late]
+    found = {row: _variable(ledger.name(row) or "") for row in rows.tolist()}
+    named = np.array([bool(found[row]) for row in rows.tolist()], bool)
+    rows, since = rows[named], since[named]
+    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    sizes: dict[str, int] = {}
+    for row in rows.tolist():
+        sizes[found[row]] = sizes.get(found[row], 0) + int(a.block[row])
+    names = [name for name, size in sizes.items() if size >= LEAST_OF_ALL * sum(sizes.values())]
+    if names and e.dominates(gain, BESIDE) and e.matters(gain):
+        released = _released(sorted(names, key=sizes.__getitem__, reverse=True))
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{released}` at the end of the loop: {fmt(gain)} less at the peak",
+            evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what one pass has made "
+            "until the next pass has made it again. If not all of it is read, keep only that.",
+            low=gain,
+            high=gain,
+            ground="exact",
+            code=f"{released}   # at the end of the loop's body",
+        )
 
 
 def _held_over(e: Evidence) -> Iterator[Finding]:
@@ -130,7 +176,10 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
         name = ledger.name(int(rows[at])) or ""
         if "[" in name and _is_result(_variable(name)):
             variables.setdefault(_variable(name), []).append(at)
+    growing = {one.place for one in e.growing}  # a rule of its own says how much it holds
     for name, mine in variables.items():
+        if name in growing:
+            continue
         without = e.allocated_without(rows[mine], since[mine])
         beside, peak = int((ledger.allocated - without).max()), int(without.max())
         if len(mine) < LISTED or used & {*rows[mine].tolist()}:

@@ -4,7 +4,8 @@ What it sees
     Four or more forwards of the same modules in a row, whose activations all wait for one backward.
     None was given what a graph had made, and behind each a single number was computed and not
     kept: its loss, which was added to the others. It speaks if that is a quarter of the peak and a
-    fiftieth of the card, or memory is short.
+    fiftieth of the card, or memory is short. A module that keeps a tensor of its own pass as an
+    attribute may read it in the next one, so it is left alone.
 What it costs
     The activations of all passes at once.
 Do instead
@@ -22,6 +23,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import STEP, is_graph_name
+from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt_range
 
@@ -94,7 +96,19 @@ def _backwards(e: Evidence) -> Iterator[_Summed]:
             first = mine[:: len(mine) // passes]
             ended = np.append(0, calls.last)  # behind the call before, where it is not known
             starts = np.where(calls.first[first] >= 0, calls.first[first], ended[first])
-            yield _Summed([*starts.tolist(), begins], ends)
+            if not _has_state(e, series[0], int(starts[0]), begins):
+                yield _Summed([*starts.tolist(), begins], ends)
+
+
+def _has_state(e: Evidence, module: str, begins: int, ends: int) -> bool:
+    """Return whether a module has an attribute that its passes made.
+
+    The next pass may read it with its graph: a state that is not detached.
+    """
+    a, ledger = e.card_ledger.allocations, e.card_ledger
+    made = np.flatnonzero((a.allocated_at >= begins) & (a.allocated_at < ends))
+    names = {ledger.name(row) or "" for row in made.tolist()}
+    return any(parse_path(name).path.startswith(f"{module}.") for name in names)
 
 
 def _is_repeated(series: list[str], times: int) -> bool:

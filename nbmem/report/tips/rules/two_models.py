@@ -12,6 +12,8 @@ What it sees
       beside the one that it trains; frozen weights that a reference has again, or a reference of
       a model with adapters (peft), which is that model with its adapters off; the data of a module
       that was copied with it. It speaks if that is a tenth of the peak and 1% of the card.
+    - A model that no later line of a script reads, as kept_after_use tells of other tensors.
+    - A model that is still held when memory runs out for the weights of one like it.
     - Models that are arguments of calls in a `functools.lru_cache`.
     - A variable that still held its model while the next one for it was built.
 
@@ -32,14 +34,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
+from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.copied_models import built_again, copies
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.unread_variables import unread_variables
 from nbmem.report.tips.unused_models import idle_at_peak, replaced_models, unused_models
 
 if TYPE_CHECKING:
@@ -57,6 +63,59 @@ LARGE = 0.2
 
 def check(e: Evidence) -> Iterator[Finding]:
     """Find models that nothing uses any more."""
+    found = list(_by_calls(e))
+    yield from found or _unread(e)
+
+
+def _reloaded(e: Evidence) -> Iterator[Finding]:
+    """Find a model that was held when memory ran out for the next one like it.
+
+    The traceback alone has the next one's weights: the function that loads it did not end.
+    """
+    if not e.ran_out:
+        return
+    weights = [h for h in e.held if _is_weight(e, h)]
+    kinds = {h: {way.kind for way in h.holders} for h in weights}
+    coming = Counter(h.form for h in weights if kinds[h] == {HolderKind.TRACEBACK})
+    held = [h for h in weights if HolderKind.NAME in kinds[h]]
+    names = {h: next(w.path for w in h.holders if w.kind is HolderKind.NAME) for h in held}
+    size = e.freed_bytes(held)
+    if coming and not coming - Counter(h.form for h in held) and e.dominates(size, LARGE):
+        place = common_place(names.values())
+        yield Finding(
+            rule=RULE.name,
+            title=f"`{place}` still holds a model while one like it is loaded: use it again, or "
+            f"delete it before, {fmt(size)}",
+            evidence=f"Memory ran out when {coming.total()} weights of the next one were on the "
+            "card, all with the shapes of its own.",
+            low=size,
+            high=size,
+            ground="exact",
+        )
+
+
+def _unread(e: Evidence) -> Iterator[Finding]:
+    """Find models that no later line of the script reads."""
+    for one in unread_variables(e):
+        names = [name for name in one.names if not marks_intended_copy(name)]
+        mine = np.isin(e.card_ledger.category[one.rows], (Category.WEIGHTS, Category.BUFFERS))
+        gain = e.report.peak.allocated - e.peak_without(one.rows, one.since)
+        if mine.any() and len(names) == len(one.names) and e.is_needless(gain):
+            code = f"del {', '.join(names)}"
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{code}` before {one.line}: {fmt(gain)} less at the peak",
+                evidence=f"No line from {one.line} on reads {' or '.join(names)}, and the "
+                "weights are still there at the peak.",
+                low=gain,
+                high=gain,
+                ground="exact",
+                code=f"{code}   # behind the last use",
+            )
+
+
+def _by_calls(e: Evidence) -> Iterator[Finding]:
+    yield from _reloaded(e)
     yield from _replaced(e)
     yield from _built_again(e)
     yield from _idle(e)

@@ -4,7 +4,8 @@ What it sees
     Gradients that zero_grad() freed before their own optimizer's step, of a module whose results
     another one took in the same forward, where the other one's gradients were used: the step of a
     GAN's critic that goes back through the generator. So are activations of a frozen module that
-    a backward frees behind the last gradient of a weight: its input was made to want gradients. It
+    a backward frees behind the last gradient of a weight: its input was made to want gradients.
+    So is a module whose weights get gradients, and are in no optimizer. It
     is shown if the peak is a quarter lower without them and what the module's forward saved for
     them, or a tenth where that is 1% of the card.
 What it costs
@@ -37,6 +38,7 @@ from nbmem.report.analysis.module_passes import NO_MODULE, Passes
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.untrained_modules import never_stepped
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
@@ -66,6 +68,25 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find parts of backwards that serve nothing."""
     yield from _thrown_away(e)
     yield from _frozen(e)
+    yield from _without_optimizer(e)
+
+
+def _without_optimizer(e: Evidence) -> Iterator[Finding]:
+    """Find modules that backwards go through, and no optimizer steps."""
+    for module in never_stepped(e):
+        name, low, high = module.name, module.low, module.high
+        if e.is_needless(low):
+            yield Finding(
+                rule=RULE.name,
+                title=f"`{name}.requires_grad_(False)`, since no optimizer has its weights: "
+                f"{fmt_range(low, high)} less at the peak",
+                evidence=f"Each backward adds to the gradients of {name}, which no optimizer uses "
+                f"or clears. {module.passes} passes kept their activations for them.",
+                low=low,
+                high=high,
+                ground="estimated",
+                code=f"{name}.requires_grad_(False)" if is_expression(name) else None,
+            )
 
 
 def _frozen(e: Evidence) -> Iterator[Finding]:
