@@ -9,6 +9,7 @@ from tests.oom import test_explained
 from tests.tips import (
     test_commands,
     test_gradient_cycles,
+    test_kept_after_use,
     test_language_models,
     test_large_result,
     test_large_temporaries,
@@ -175,6 +176,9 @@ del node
         code="model = net(1024, 6).half().eval()\nwith torch.no_grad():\n"
         "    score = model(batch(65536).half())\n    score = score.mean(0).float()",
     ),
+    "kept_after_use": NearMiss(
+        code="x = torch.zeros(8 << 20, device='cuda')\ny = x * 2\nz = y * x"
+    ),
     "large_temporaries": NearMiss(
         code="model = net(4096, 2).eval()\nwith torch.no_grad():\n"
         "    score = model(batch(16384, 4096)).mean().item()"
@@ -233,6 +237,7 @@ SPOKEN = {
     "large_temporaries": (
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
     ),
+    "kept_after_use": test_kept_after_use.test_the_peak_falls_by_what_was_promised,
     "logits": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "eager_attention": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,

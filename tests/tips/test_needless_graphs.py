@@ -37,6 +37,60 @@ for _ in range(2):
     cell.zero_grad()
     head.zero_grad()
 """
+STATEFUL = """
+class Memory(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.state = nn.GRUCell(1024, 1024), None
+    def forward(self, x):
+        state = torch.zeros_like(x) if self.state is None else self.state
+        self.state = self.cell(x, state)
+        return self.state
+
+model = Memory().cuda()
+for _ in range(2):
+    loss, model.state = 0, None
+    for rows in range(6):
+        loss = loss + model(batch(8192)).square().mean()
+    loss.backward()
+    model.zero_grad()
+"""
+TEACHER = """
+teacher, student = net(1024, 8), net(1024, 2)
+sgd = torch.optim.SGD(student.parameters())
+for _ in range(3):
+    x = batch(16384)
+    with torch.set_grad_enabled({grad}):
+        wanted = teacher(x)
+    (student(x) - wanted.detach()).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
+TOWER = """
+tower, head = net(1024, 8).requires_grad_({grad}), nn.Linear(1024, 64).cuda()
+sgd = torch.optim.SGD({trained})
+for _ in range(3):
+    head(tower(batch(16384))).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
+FIGURES = """
+model = net()
+sgd = torch.optim.SGD(model.parameters())
+def figures(y):
+    found = []
+    for part in y.split(4096):
+        scores = part.log_softmax(-1)
+        found.append((scores.exp() * scores).sum(-1))
+    return torch.cat(found)
+for _ in range(3):
+    y = model(batch(32768))
+    with torch.set_grad_enabled({grad}):
+        log = figures(y).detach()
+    y.square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
 GAN = """
 maker, judge = net(), net(1024, 4).append(nn.Linear(1024, 1).cuda())
 maker_sgd = torch.optim.SGD(maker.parameters())
@@ -79,12 +133,18 @@ SPEAKS = {
         SUMMED.format(given="batch(rows)", add="loss = loss + part", end="loss.backward()"),
         SUMMED.format(given="batch(rows)", add="part.backward()", end=""),
     ),
+    "unused_gradients of a module in no optimizer": (
+        TOWER.format(grad=True, trained="head.parameters()"),
+        TOWER.format(grad=False, trained="head.parameters()"),
+    ),
+    "no_grad_missing of figures": (FIGURES.format(grad=True), FIGURES.format(grad=False)),
+    "no_grad_missing of a teacher": (TEACHER.format(grad=True), TEACHER.format(grad=False)),
     "unused_gradients": (
         GAN.format(detach="", steps="judge_sgd.step()"),
         GAN.format(detach=".detach()", steps="judge_sgd.step()"),
     ),
 }
-RULES = ("retained_graph", "summed_losses", "unused_gradients")
+RULES = ("retained_graph", "summed_losses", "unused_gradients", "no_grad_missing")
 SILENT = {
     "unused_gradients: a gradient of a variable": FROZEN.format(hook="x.requires_grad_(True)")
     + "\n    scores = x.grad",
@@ -92,6 +152,10 @@ SILENT = {
         retain="retain_graph=True", again="loss.backward()"
     ),
     "summed_losses: a state goes on": CHAINED,
+    "summed_losses: a module's state goes on": STATEFUL,
+    "unused_gradients: all weights are trained": TOWER.format(
+        grad=True, trained="[*head.parameters(), *tower.parameters()]"
+    ),
     "summed_losses: numbers that are kept": SUMMED.format(**LIST).replace("loss = 0", "parts = []"),
     "unused_gradients: a step of both": GAN.format(
         detach="", steps="judge_sgd.step(); maker_sgd.step()"
