@@ -54,7 +54,7 @@ def filled_results(e: Evidence) -> FilledResults | None:
     steps = [index for index in np.unique(calls.name).tolist() if names[index].endswith(STEP)]
     returns = np.sort(calls.last[~np.isin(calls.name, steps)])
     backwards = [ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "backward"]
-    seen, top = e.trace.identities, e.report.peak.at.event
+    seen, top = e.trace.storage_labels, e.report.peak.at.event
     inputs = seen.category == Category.INPUTS
     given = {*rows_at(a, seen.addr[inputs], seen.position[inputs], ledger.events).tolist()}
     found: dict[int, UserLine] = {}

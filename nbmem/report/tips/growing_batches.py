@@ -40,7 +40,7 @@ def growing_batch(e: Evidence) -> GrowingBatch | None:
     Their counts are exact multiples of the first: longer sequences, or batches that a search
     doubles, are none.
     """
-    ledger, seen = e.card_ledger, e.trace.identities
+    ledger, seen = e.card_ledger, e.trace.storage_labels
     inputs = np.flatnonzero(seen.category == Category.INPUTS)
     rows = rows_at(ledger.allocations, seen.addr[inputs], seen.position[inputs], ledger.events)
     lines = allocation_lines(ledger)

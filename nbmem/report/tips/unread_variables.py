@@ -166,7 +166,7 @@ def _last(name: str) -> str:
 
 def _saved(e: Evidence) -> NDArray[np.bool_]:
     """Return a mask of what a graph may have saved that lives at the peak."""
-    ledger, seen = e.card_ledger, e.trace.identities
+    ledger, seen = e.card_ledger, e.trace.storage_labels
     found = np.zeros(len(ledger.allocations.addr), bool)
     top = e.report.peak.at.event
     later = [
