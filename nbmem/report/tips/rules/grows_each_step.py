@@ -6,13 +6,12 @@ What it sees
     to which each step joins another. A step is an iteration of any loop, also of one that does not
     train. So are hooks of one module, four or more, whose objects keep equal tensors: each was
     registered and not removed. So is a tensor that a function makes empty, and fills with the
-    results of four or more calls: a volume of class scores. So are batches of which each has all
-    earlier ones in it, since their list is not emptied. A list of a function that has ended counts
-    if it was there at the peak, and took a twentieth of the card (or a fiftieth, and a quarter of
-    the peak), memory is short, or the program ends with it. A tensor that is larger because the
-    whole batch is, or that decoding makes longer, is none; nor is a buffer that is full, or data
-    that is loaded before the loop. It speaks of a fiftieth of the peak, or where a thousand such
-    steps fill a tenth of the card.
+    results of four or more calls: a volume of class scores. A list of a function that has ended
+    counts if it was there at the peak, and took a twentieth of the card (or a fiftieth, and a
+    quarter of the peak), memory is short, or the program ends with it. A tensor that is larger
+    because the whole batch is, or that decoding makes longer, is none; nor is a buffer that is
+    full, or data that is loaded before the loop. It speaks of a fiftieth of the peak, or where a
+    thousand such steps fill a tenth of the card.
 What it costs
     The same bytes with every further step, until the card is full.
 Do instead
@@ -35,7 +34,6 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
 from nbmem.report.tips.filled_results import filled_results
-from nbmem.report.tips.growing_batches import growing_batch
 from nbmem.report.tips.left_hooks import left_hooks
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
@@ -67,7 +65,6 @@ def check(e: Evidence) -> Iterator[Finding]:
                 yield _finding(e, growth, held, kept)
     yield from _of_hooks(e)
     yield from _filled(e)
-    yield from _of_batches(e)
     for growth in e.grown_at_peak:
         low, high = _saved(e, growth)
         if _is_missed(e, growth, high) and not _is_loaded_data(growth):
@@ -163,28 +160,6 @@ def _of_hooks(e: Evidence) -> Iterator[Finding]:
                 high=held,
                 ground="estimated",
             )
-
-
-def _of_batches(e: Evidence) -> Iterator[Finding]:
-    """Find a batch that has all earlier ones in it."""
-    batch = growing_batch(e)
-    if batch is None:
-        return
-    first, last = batch.rows
-    peak, line = e.report.peak.allocated, batch.line
-    low, high = batch.size - batch.size * first // last, peak - peak * first // last
-    if e.dominates(high, LARGE_PART):
-        yield Finding(
-            rule=RULE.name,
-            title=f"`{line.text}` ({line.place}) in {line.frame.function}() makes a batch "
-            f"that grows with every call, from {first} to {last}: empty the list that it "
-            "is made of",
-            evidence=f"Each call has {first} more than the one before, which are those of all "
-            f"earlier calls. With {first} each time the peak is {fmt_range(low, high)} lower.",
-            low=low,
-            high=high,
-            ground="estimated",
-        )
 
 
 def _filled(e: Evidence) -> Iterator[Finding]:
