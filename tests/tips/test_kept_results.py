@@ -40,15 +40,18 @@ with torch.no_grad():
 BESIDE = """
 net = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).cuda().eval()
 def run(x):
-    found = {{}}
-    for number, layer in enumerate(net):
-        x = layer(x)
-        found[number] = x
+    found, handles = {{}}, []
+    for name, layer in net.named_children():
+        keep = lambda layer, given, made, name=name: found.update({{name: made}})
+        handles.append(layer.register_forward_hook(keep))
+    net(x)
+    for handle in handles:
+        handle.remove()
     return found
 with torch.no_grad():
     for _ in range(4):
         cache = run(torch.ones(16384, 4096, device="cuda"))
-        first = cache[0].mean()
+        first = cache["0"].mean()
         {cure}
 """
 CASES = {

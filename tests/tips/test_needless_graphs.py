@@ -75,11 +75,11 @@ for _ in range(3):
     sgd.zero_grad()
 """
 FIGURES = """
-model = net()
+model = net(1024, 1)
 sgd = torch.optim.SGD(model.parameters())
 def figures(y):
     found = []
-    for part in y.split(4096):
+    for part in y.split(4096) * 4:
         scores = part.log_softmax(-1)
         found.append((scores.exp() * scores).sum(-1))
     return torch.cat(found)

@@ -104,10 +104,17 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows = _with_gradients(e, every[key])
     size = int(a.block[rows[_lives(e, rows, top)]].sum())
     high = e.report.peak.allocated - e.peak_without(rows)
-    copied = any(_REPEATED.search(lines[row].lines[0].text) for row in there[key].tolist())
-    needless = copied and e.is_needless(high - high // PARTS)
+    low = high - high // PARTS
+    copied = [row for row in rows.tolist() if _is_repeated(lines.get(row))]
+    if copied:  # without copies the rest is still computed at once
+        low = min(low, e.report.peak.allocated - e.peak_without(np.array(copied, np.int64)))
+    needless = copied and e.is_needless(low)
     if needless or (e.dominates(size, SHARE) and e.matters(high)):
-        yield _finding(e, there[key], lines, high - high // PARTS, high)
+        yield _finding(e, there[key], lines, low, high)
+
+
+def _is_repeated(line: AllocationLine | None) -> bool:
+    return line is not None and _REPEATED.search(line.lines[0].text) is not None
 
 
 def _written_out(e: Evidence, lines: Lines) -> dict[tuple[str, str], int]:
@@ -173,7 +180,7 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
         title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
         f"{_cure(list(sizes), caller)}",
         evidence=f"{'; '.join(map(_line_sizes, tensors.items()))}. They are freed as soon as the "
-        f"function has its result; without them the peak is {fmt(high)} lower, in {PARTS} parts "
+        f"function has its result; without them the peak is {fmt(high)} lower, at least "
         f"{fmt(low)}.",
         low=low,
         high=high,

@@ -96,6 +96,7 @@ def _of_inference(e: Evidence) -> Iterator[Finding]:
     after = begins[np.minimum(of_pass + 1, len(bounds))]
     late = (a.freed[rows] > following) & (a.freed[rows] <= after) & (of_pass < len(bounds))
     rows, since = rows[late], following[late]
+    high = e.report.peak.allocated - e.peak_without(rows, since)
     found = {row: _variable(ledger.name(row) or "") for row in rows.tolist()}
     named = np.array([bool(found[row]) for row in rows.tolist()], bool)
     rows, since = rows[named], since[named]
@@ -108,12 +109,12 @@ def _of_inference(e: Evidence) -> Iterator[Finding]:
         released = _released(sorted(names, key=sizes.__getitem__, reverse=True))
         yield Finding(
             rule=RULE.name,
-            title=f"`{released}` at the end of the loop: {fmt(gain)} less at the peak",
+            title=f"`{released}` at the end of the loop: {fmt_range(gain, high)} less at the peak",
             evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what one pass has made "
             "until the next pass has made it again. If not all of it is read, keep only that.",
             low=gain,
-            high=gain,
-            ground="exact",
+            high=high,
+            ground="simulated",
             code=f"{released}   # at the end of the loop's body",
         )
 
