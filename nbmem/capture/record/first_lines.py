@@ -14,7 +14,7 @@ import numpy as np
 from nbmem.capture.interpreter.notebook_cells import lines_of, running_shell
 from nbmem.capture.interpreter.variable_reads import VariableReads
 from nbmem.core.session.events import Action
-from nbmem.core.session.session import MOST_LINES
+from nbmem.core.session.session import MAX_LINES
 from nbmem.core.session.source_files import TOP_LEVEL, is_users, with_slashes
 from nbmem.core.units import MIB
 
@@ -117,7 +117,7 @@ def _unread(
     A later cell may read any variable of a notebook.
     """
     in_notebook = running_shell() is not None
-    files = {file: VariableReads(lines) for file, lines in texts.items() if len(lines) < MOST_LINES}
+    files = {file: VariableReads(lines) for file, lines in texts.items() if len(lines) < MAX_LINES}
     for frame, index in frames.items():
         at_top = frame.function.startswith(TOP_LEVEL)
         if frame.file not in files or (at_top and in_notebook):
