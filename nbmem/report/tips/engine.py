@@ -102,11 +102,10 @@ def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_SortKey, Finding]]:
     """Return a rule's findings, each with its sort key."""
     if not _applies(rule, evidence):
         return []
-    highest = evidence.report.peak.allocated
-    least = LARGE_SAVING * highest
+    least = LARGE_SAVING * evidence.report.peak.allocated
     found = []
     for finding in rule.check(evidence):
-        is_later = finding.low < (highest if rule.of_cache else least)
+        is_later = rule.of_cache or finding.low < least
         key = rule.last_resort, is_later, -finding.low, -finding.high, finding.rule
         found.append((key, finding))
     return found

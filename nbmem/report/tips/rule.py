@@ -31,8 +31,7 @@ class Rule:
         anywhere: It reads what is live at the end and its holders, which are known for any memory.
             Other rules need an allocator's history, which exists for NVIDIA's and AMD's cards.
         of_cache: It saves reserved bytes that are not allocated. What the cache holds follows from
-            what is allocated, so a tip that saves much of that comes first, unless the cache holds
-            more in vain than was ever allocated.
+            what is allocated, so a tip that saves much of that comes first.
     """
 
     name: str
