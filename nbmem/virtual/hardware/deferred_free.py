@@ -155,7 +155,7 @@ def defer_interrupt(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _next_to_hold() -> int | None:
-    """Return the signal of timeouts or of Ctrl-C, whichever is to be held next.
+    """Return the signal to hold next: that of timeouts, or of Ctrl-C.
 
     None if neither is left. Each is held by a call of its own, timeouts by the outer one: no
     handler runs while Ctrl-C's is restored.

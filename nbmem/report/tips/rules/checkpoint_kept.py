@@ -27,9 +27,9 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import with_slashes
 from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.model import Command, Finding
+from nbmem.report.tips.detectors.shared_variables import shared_tensors
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.shared_variables import shared_tensors
 from nbmem.report.tips.weight_names import (
     OWNED,
     WeightNames,

@@ -22,11 +22,11 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
-from nbmem.report.tips.loaded_copies import copies_of_weights
+from nbmem.report.tips.detectors.loaded_copies import copies_of_weights
+from nbmem.report.tips.detectors.shared_variables import named_variable
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
 from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
-from nbmem.report.tips.shared_variables import named_variable
 from nbmem.report.tips.weight_names import (
     OWNED,
     WeightNames,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.tips.detectors.shared_variables import Variable
     from nbmem.report.tips.evidence import Evidence
-    from nbmem.report.tips.shared_variables import Variable
 
 
 def check(e: Evidence) -> Iterator[Finding]:

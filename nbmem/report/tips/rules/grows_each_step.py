@@ -32,9 +32,9 @@ from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
+from nbmem.report.tips.detectors.filled_results import filled_results
+from nbmem.report.tips.detectors.left_hooks import left_hooks
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
-from nbmem.report.tips.filled_results import filled_results
-from nbmem.report.tips.left_hooks import left_hooks
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.model import Finding
+from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.unread_variables import unread_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -118,7 +118,7 @@ def _is_repeated(line: AllocationLine | None) -> bool:
 
 
 def _written_out(e: Evidence, lines: Lines) -> dict[tuple[str, str], int]:
-    """Return functions that write out what an operator need not, and from which size.
+    """Return functions that materialize a tensor needlessly, by their sizes.
 
     A graph may save such tensors, and what the function makes of them. They are half as large as
     the largest one, or larger.

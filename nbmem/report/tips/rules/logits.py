@@ -77,7 +77,7 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
 
 
 def _than(e: Evidence, found: Logits) -> str:
-    """Return ` than with all of `output``, the variable that has the scores, or no text."""
+    """Write the end of the title: which variable has the scores, if any."""
     names = [without_shape(e.card_ledger.name(row) or "") for row in found.rows.tolist()]
     places = [parse_path(name) for name in names if not (is_graph_name(name) or is_place(name))]
     paths = [one.path for one in places if not one.by_graph and is_expression(one.path)]

@@ -28,9 +28,9 @@ from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.report.analysis.program_names import is_expression, no_grad_code
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import Finding
+from nbmem.report.tips.detectors.untrained_modules import loops_with_graph, never_backward
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
 from nbmem.report.tips.rules import graph_kept
-from nbmem.report.tips.untrained_modules import loops_with_graph, never_backward
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

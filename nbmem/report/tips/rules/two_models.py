@@ -42,11 +42,11 @@ from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command, Finding
-from nbmem.report.tips.copied_models import built_again, copies
+from nbmem.report.tips.detectors.copied_models import built_again, copies
+from nbmem.report.tips.detectors.unread_variables import unread_variables
+from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, fmt
-from nbmem.report.tips.unread_variables import unread_variables
-from nbmem.report.tips.unused_models import idle_at_peak, replaced_models, unused_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

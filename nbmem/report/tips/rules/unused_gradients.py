@@ -37,8 +37,8 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.module_passes import NO_MODULE, Passes
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Finding
+from nbmem.report.tips.detectors.untrained_modules import never_stepped
 from nbmem.report.tips.rule import Rule, fmt, fmt_range
-from nbmem.report.tips.untrained_modules import never_stepped
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:

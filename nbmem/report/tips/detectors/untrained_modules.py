@@ -1,4 +1,4 @@
-"""Find modules whose graphs are kept in a training that does not train them."""
+"""Find frozen modules whose graphs a training keeps for nothing."""
 
 from __future__ import annotations
 
