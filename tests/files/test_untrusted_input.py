@@ -42,7 +42,7 @@ def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(pipe)
     link.symlink_to(pipe)
     for path in (pipe, link, "/dev/zero"):
-        assert "is a device, a pipe or a socket and no file" in refusal_text(path)
+        assert "is a device, a pipe or a socket and not a file" in refusal_text(path)
     assert "There is no rank's file in" in refusal_text(
         tmp_path
     )  # nbmem.open takes folders of ranks

@@ -32,7 +32,8 @@ def test_a_list_that_has_ended_is_told_with_what_it_added_to_the_peak(run, what)
     trace, _ = run(ENDED[what], before=NET, card="T4")
     assert not [f for f in trace.report().findings if f.rule in GROWTH], "the card has room"
     (finding,) = [f for f in trace.all_tips() if f.rule in GROWTH]
-    name = "An unnamed list" if "not read" in what else "`preds` in evaluate()"
+    unnamed = "A list of tensors made at train.py:4 in evaluate"
+    name = unnamed if "not read" in what else "`preds` in evaluate()"
     assert finding.title.startswith(f"{name} grows by 4.0 MiB with every step and held 48.0 MiB")
     mended, _ = run(
         ENDED[what].replace("net(batch())", "net(batch()).cpu()"), before=NET, card="T4"

@@ -183,7 +183,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
         least = min((p for p in probes if p.ran), key=lambda p: p.value or 0)
         need = least.wanted - (card.total - card.margin)
         return (
-            f"It never fits on {with_article(card.name)}: with {name} = {least.value:,} it lacks "
+            f"It never fits on {with_article(card.name)}: with {name} = {least.value} it lacks "
             f"{format_bytes(max(need, 0))}."
         )
     best = max(fitting)
@@ -192,7 +192,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     after = next((p for p in probes if p.value == search.limit), None)
     if after is not None and after.failure is not None and after.failure.kind == "other":
         return (
-            f"{name} = {best:,} fits on {with_article(card.name)}: {held}. "
+            f"{name} = {best} fits on {with_article(card.name)}: {held}. "
             f"{search.limit:,} fails for another reason than memory."
         )
     if search.flat:
@@ -202,7 +202,7 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             f"It fits on {with_article(card.name)} for every value of {name} up to {best:,}: "
             f"{held}."
         )
-    verdict = f"{name} = {best:,} fits on {with_article(card.name)}: {held}."
+    verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
     if after is None:
         return f"{verdict} {search.limit:,} does not."
     line = after.failure.line if after.failure else None

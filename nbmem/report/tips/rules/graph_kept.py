@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 FEWEST = 3
 """Passes whose results are live at one moment."""
-PART = 0.1
-"""Part of what the largest pass keeps from which another one counts."""
+MANY, PART = 16, 0.1
+"""Passes that count although each keeps little: those of a tenth of the largest one, or more."""
 
 
 def check(e: Evidence) -> Iterator[Finding]:
@@ -162,9 +162,11 @@ def _passes(e: Evidence, rows: Ints) -> int:
     blocks = card_ledger.allocations.block[rows].tolist()
     for phase, block in zip(card_ledger.born_in[rows].tolist(), blocks, strict=True):
         sizes[phase] += block
-    if not e.worth(sum(sizes.values())):
-        return 0
-    return sum(size >= PART * max(sizes.values()) for size in sizes.values())
+    large = sum(e.worth(FEWEST * size) for size in sizes.values())
+    if large >= FEWEST or not e.worth(sum(sizes.values())):
+        return large
+    similar = sum(size >= PART * max(sizes.values()) for size in sizes.values())
+    return similar if similar >= MANY else large
 
 
 RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True)

@@ -177,10 +177,7 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
         name = ledger.name(int(rows[at])) or ""
         if "[" in name and _is_result(_variable(name)):
             variables.setdefault(_variable(name), []).append(at)
-    growing = {one.place for one in e.growing}  # a rule of its own says how much it holds
     for name, mine in variables.items():
-        if name in growing:
-            continue
         without = e.allocated_without(rows[mine], since[mine])
         beside, peak = int((ledger.allocated - without).max()), int(without.max())
         if len(mine) < LISTED or used & {*rows[mine].tolist()}:
