@@ -94,7 +94,7 @@ def wheel_problems(wheel: Path, python: str) -> list[str]:
     install(EMPTY, str(wheel.resolve()))
     problems = []
     for words, code, wanted in (
-        (("--version",), 0, rf"nbmem {re.escape(version())}\n"),
+        (("--version",), 0, rf"nbmem {re.escape(version())}\ncuDNN [^\n]*\n"),
         (("gpus",), 0, r"(.*\n)*.*T4 .*\n(.*\n)*"),
         (("demo",), 2, r"nbmem: [^\n]*torch[^\n]*\n"),
     ):
@@ -102,9 +102,11 @@ def wheel_problems(wheel: Path, python: str) -> list[str]:
         done = subprocess.run(
             command, cwd=EMPTY, capture_output=True, text=True, check=False, encoding="utf-8"
         )
-        said = done.stdout + done.stderr
-        if done.returncode != code or not re.fullmatch(wanted, said):
-            problems.append(f"nbmem {' '.join(words)} ended with {done.returncode}: {said[:500]}")
+        printed = done.stdout + done.stderr
+        if done.returncode != code or not re.fullmatch(wanted, printed):
+            problems.append(
+                f"nbmem {' '.join(words)} ended with {done.returncode}: {printed[:500]}"
+            )
     return problems
 
 

@@ -107,7 +107,7 @@ def main() -> int:
 def _timed(check: Check, python: Path, options: argparse.Namespace) -> CheckResult:
     print_line(f"\n== {check.name}")
     begin = time.monotonic()
-    _OF_THREAD.prefix = f"{check.name:<12}| " if check.single_core else ""
+    _OF_THREAD.prefix = f"{check.name:<14}| " if check.single_core else ""
     code, text = check.run(python, options.fresh)
     return CheckResult(check.name, failed=code != 0, seconds=time.monotonic() - begin, text=text)
 
@@ -116,7 +116,7 @@ def _summary(results: list[CheckResult], total: float) -> int:
     print_line("")
     for one in results:
         print_line(
-            f"{one.name:<12}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}"
+            f"{one.name:<14}{'FAILED' if one.failed else 'ok':<8}{one.seconds:7.1f} s  {one.text}"
         )
     failed = [one.name for one in results if one.failed]
     if failed:

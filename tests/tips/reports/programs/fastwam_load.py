@@ -27,7 +27,7 @@ class FastWAM(nn.Module):
 
     def load_checkpoint(self, path):
         payload = torch.load(path, map_location="cpu" if CURED else self.device)
-        self.blocks.load_state_dict(payload["mot"])
+        self.blocks.load_state_dict(payload["blocks"])
         return payload["step"]
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ def pretrained_file(root):
     path = os.path.join(root, "fastwam.pt")
     with torch.device("meta"):
         shapes = FastWAM(device="meta").blocks.state_dict()
-    torch.save({"mot": {k: torch.zeros(v.shape) for k, v in shapes.items()}, "step": 1000}, path)
+    torch.save({"blocks": {k: torch.zeros(v.shape) for k, v in shapes.items()}, "step": 1000}, path)
     return path
 
 
