@@ -341,7 +341,7 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Build the wheel and the sdist, and check them.
 
     The wheel is used in an empty environment. The JupyterLab extension is in them if the check
-    `browser` has compiled it.
+    `labextension` has compiled it.
     """
     os.environ["NBMEM_SKIP_LABEXTENSION"] = "1"
     small = str(_beside(python, "package", fresh=fresh))

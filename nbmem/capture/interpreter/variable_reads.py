@@ -65,17 +65,18 @@ class VariableReads:
             self._scopes[id(scope)] = _ScopeReads(scope)
         return self._scopes[id(scope)].unread(line)
 
+    @cached_property
+    def _functions(self) -> list[Function]:
+        """The functions of the file, each before those inside it."""
+        nodes = () if self._tree is None else ast.walk(self._tree)
+        return [one for one in nodes if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
     def _scope_at(self, line: int, *, at_top: bool) -> Scope | None:
         """Return the innermost function that has a line, or the file."""
         if at_top:
             return self._tree
-        found: Scope | None = None
-        for node in ast.walk(self._tree) if self._tree is not None else ():
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                continue
-            if node.body[0].lineno <= line <= (node.end_lineno or 0):
-                found = node  # inner ones come later
-        return found
+        around = (f for f in self._functions if f.body[0].lineno <= line <= (f.end_lineno or 0))
+        return next(reversed([*around]), None)
 
 
 class _ScopeReads:

@@ -96,6 +96,8 @@ class _Moments:
 def unread_variables(e: Evidence) -> list[UnreadVariable]:
     """Return the variables that nothing reads at the peak, or behind it."""
     moments = _Moments(e)
+    if not moments.callees:
+        return []
     found: dict[tuple[tuple[str, ...], str], list[tuple[int, int, str]]] = {}
     for row, variables in _held_at_peak(e, moments):
         born = int(e.card_ledger.allocations.allocated_at[row])

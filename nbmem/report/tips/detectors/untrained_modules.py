@@ -145,8 +145,10 @@ def _module(e: Evidence, name: str, rows: Ints, others: Ints, passes: int) -> Un
     At least: without a graph, a pass has its largest tensors until it returns.
     """
     ledger, a, calls = e.card_ledger, e.card_ledger.allocations, e.trace.calls
-    mine = [] if calls is None else [e.session.names[index] == name for index in calls.name]
-    ends = np.sort(calls.last[np.array(mine, bool)]) if calls is not None else np.zeros(0, np.int64)
+    ends = np.zeros(0, np.int64)
+    if calls is not None:
+        theirs = [index for index in np.unique(calls.name) if e.session.names[index] == name]
+        ends = np.sort(calls.last[np.isin(calls.name, theirs)])
     returns = np.append(ends, ledger.events)
     of_pass = np.searchsorted(ends, a.allocated_at[rows])
     beside = np.zeros(ledger.events + 1, np.int64)
@@ -156,6 +158,6 @@ def _module(e: Evidence, name: str, rows: Ints, others: Ints, passes: int) -> Un
         beside[begin : returns[one] + 1] = int(np.sort(a.block[own])[-LARGEST:].sum())
     without = e.allocated_without(rows)
     peak = e.report.peak.allocated
-    high = peak - e.peak_without(np.concatenate([rows, others]))
+    high = e.peak_saving(np.concatenate([rows, others]))
     low = peak - int((without + beside).max())
     return UntrainedModule(name=name, low=max(0, low), high=high, passes=passes)
