@@ -229,14 +229,14 @@ class Evidence:
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.card_ledger.allocations.stack])
 
-    def peak_without(self, rows: Ints, since: Ints | int = -1) -> int:
-        """Return the highest allocated bytes without these allocations.
+    def peak_saving(self, rows: Ints, since: Ints | int = -1) -> int:
+        """Return by how much the allocated peak falls without these allocations.
 
         Args:
             rows: The allocations.
             since: Position from which each of them is free; by default it was never made.
         """
-        return int(self.allocated_without(rows, since).max())
+        return self.report.peak.allocated - int(self.allocated_without(rows, since).max())
 
     def allocated_without(self, rows: Ints, since: Ints | int = -1, after: int = 0) -> Ints:
         """Return the curve of the allocated bytes without these allocations.

@@ -39,7 +39,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows = mine[(a.allocated_at[mine] < top) & (a.freed[mine] >= top)]
     if not len(rows):
         return
-    high = e.report.peak.allocated - e.peak_without(mine)
+    high = e.peak_saving(mine)
     largest = int(a.block[rows].max())
     low = high - 2 * largest  # one at a time, with its bias
     if not e.is_large_part(low):

@@ -60,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     at = int(a.allocated_at[loaded].max()) + 1
     there = loaded[(a.allocated_at[loaded] < at) & (a.freed[loaded] >= at)]
     size = int(a.block[there].sum())
-    at_peak = e.report.peak.allocated - e.peak_without(there)
+    at_peak = e.peak_saving(there)
     if not e.worth(size) or not (e.worth(at_peak) or e.short or e.everything):
         return
     where = line_of_load(e, int(there[0]))

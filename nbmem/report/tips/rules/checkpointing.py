@@ -74,8 +74,8 @@ def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None
     size = e.card_ledger.allocations.block
     sums = [int(size[rows].sum()) for rows in found.blocks]
     rest = np.setdiff1d(found.rows, found.first)
-    high = e.report.peak.allocated - e.peak_without(found.rows)
-    low = e.report.peak.allocated - e.peak_without(rest) - max(sums)
+    high = e.peak_saving(found.rows)
+    low = e.peak_saving(rest) - max(sums)
     if low <= 0 or not e.worth(low):
         return None
     own = "" if not found.path else f".{found.path}"

@@ -41,8 +41,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows = found.rows
     held = int(a.requested[rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]].sum())
     rest = found.still_takes(held)
-    low = e.report.peak.allocated - e.peak_without(rows) - rest
-    high = e.report.peak.allocated - e.peak_without(np.concatenate([rows, found.copies]))
+    low = e.peak_saving(rows) - rest
+    high = e.peak_saving(np.concatenate([rows, found.copies]))
     if low <= 0 or not e.is_large_part(low):
         return
     yield Finding(

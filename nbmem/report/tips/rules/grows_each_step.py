@@ -167,8 +167,8 @@ def _filled(e: Evidence) -> Iterator[Finding]:
     results = filled_results(e)
     if results is None:
         return
-    peak, both = e.report.peak.allocated, np.concatenate([results.rows, results.made_of_them])
-    low, high = (peak - e.peak_without(rows) for rows in (results.rows, both))
+    both = np.concatenate([results.rows, results.made_of_them])
+    low, high = (e.peak_saving(rows) for rows in (results.rows, both))
     if e.is_large_part(low):
         first = results.lines[0]
         made = " and ".join(f"`{line.text}` ({line.place})" for line in results.lines[:2])

@@ -56,7 +56,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     rows, since = (
         np.concatenate([getattr(one, key) for one in found]) for key in ("rows", "since")
     )
-    gain, when = e.report.peak.allocated - e.peak_without(rows, since), "at the peak"
+    gain, when = e.peak_saving(rows, since), "at the peak"
     if not e.is_needless(gain):
         gain, when = _later(e, rows, since), "from then on"
     if not e.is_needless(gain):

@@ -103,10 +103,10 @@ def _function(stack: Stack) -> str | None:
 def _copied(e: Evidence) -> list[Finding]:
     """Find results that are copied to float32 where nothing needs a graph."""
     results, copies = _copies(e)
-    peak, both = e.report.peak.allocated, np.concatenate((results, copies))
+    both = np.concatenate((results, copies))
     a, top = e.card_ledger.allocations, e.report.peak.at.event
     size = int(a.block[both[(a.allocated_at[both] < top) & (a.freed[both] >= top)]].sum())
-    low, high = (peak - e.peak_without(rows) for rows in (copies, both))
+    low, high = (e.peak_saving(rows) for rows in (copies, both))
     if not len(both) or not e.dominates(min(size, high), SHARE):
         return []
     name = e.card_ledger.name(int(results[-1])) or ""

@@ -103,11 +103,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     key = max(there, key=lambda one: int(a.block[there[one]].sum()))
     rows = _with_gradients(e, every[key])
     size = int(a.block[rows[_lives(e, rows, top)]].sum())
-    high = e.report.peak.allocated - e.peak_without(rows)
+    high = e.peak_saving(rows)
     low = high - high // PARTS
     copied = [row for row in rows.tolist() if _is_repeated(lines.get(row))]
     if copied:  # without copies the rest is still computed at once
-        low = min(low, e.report.peak.allocated - e.peak_without(np.array(copied, np.int64)))
+        low = min(low, e.peak_saving(np.array(copied, np.int64)))
     needless = copied and e.is_needless(low)
     if needless or (e.dominates(size, SHARE) and e.matters(high)):
         yield _finding(e, there[key], lines, low, high)

@@ -56,7 +56,7 @@ def check(e: Evidence) -> Iterator[Finding]:
 
 
 def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
-    high = e.report.peak.allocated - e.peak_without(found.rows)
+    high = e.peak_saving(found.rows)
     kept = found.part_bytes + found.weight_bytes
     if kept >= high or not _is_worth_it(e, high):
         return
@@ -97,7 +97,7 @@ def _is_worth_it(e: Evidence, high: int) -> bool:
 
 def _inferred(e: Evidence, found: Logits) -> Iterator[Finding]:
     inner = library_model(found.model)
-    high = e.report.peak.allocated - e.peak_without(found.rows)
+    high = e.peak_saving(found.rows)
     if inner is None or not inner["keeps"] or not e.is_large_part(high):
         return
     yield Finding(

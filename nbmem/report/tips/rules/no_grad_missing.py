@@ -71,7 +71,7 @@ def _logged(e: Evidence) -> Iterator[Finding]:
     rows, since = (
         np.concatenate([getattr(one, key) for one in loops]) for key in ("rows", "since")
     )
-    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    gain = e.peak_saving(rows, since)
     if e.is_needless(gain):
         yield Finding(
             rule=RULE.name,

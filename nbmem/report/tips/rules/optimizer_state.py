@@ -84,7 +84,7 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
         return
     mine = np.isin(card_ledger.born_in, np.flatnonzero(card_ledger.phases.names == "optimizer"))
     rows = np.flatnonzero(mine & (card_ledger.category == Category.TEMPORARIES))
-    saves = e.report.peak.allocated - e.peak_without(rows)
+    saves = e.peak_saving(rows)
     if e.matters(saves):
         name = e.optimizer_code()
         yield Finding(

@@ -50,7 +50,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             rows, ends = np.append(rows, left), np.append(ends, np.full(len(left), end))
     if not len(rows):
         return
-    low, high = e.report.peak.allocated - e.peak_without(rows, ends), _at_most(e, rows, ends)
+    low, high = e.peak_saving(rows, ends), _at_most(e, rows, ends)
     if e.is_needless(low):
         yield Finding(
             rule=RULE.name,
@@ -75,7 +75,7 @@ def _at_most(e: Evidence, rows: Ints, ends: Ints) -> int:
     rows = np.union1d(rows, np.flatnonzero(given))
     begins = np.array([phases.bounds(phase)[0] for phase in phases.of(ends - 1).tolist()], np.int64)
     since = begins[np.minimum(np.searchsorted(begins, a.allocated_at[rows]), len(begins) - 1)]
-    return e.report.peak.allocated - e.peak_without(rows, since)
+    return e.peak_saving(rows, since)
 
 
 def _last_use(e: Evidence, passes: Passes, forward: int, saved: Ints) -> int:

@@ -96,11 +96,11 @@ def _of_inference(e: Evidence) -> Iterator[Finding]:
     after = begins[np.minimum(of_pass + 1, len(bounds))]
     late = (a.freed[rows] > following) & (a.freed[rows] <= after) & (of_pass < len(bounds))
     rows, since = rows[late], following[late]
-    high = e.report.peak.allocated - e.peak_without(rows, since)
+    high = e.peak_saving(rows, since)
     found = {row: _variable(ledger.name(row) or "") for row in rows.tolist()}
     named = np.array([bool(found[row]) for row in rows.tolist()], bool)
     rows, since = rows[named], since[named]
-    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    gain = e.peak_saving(rows, since)
     sizes: dict[str, int] = {}
     for row in rows.tolist():
         sizes[found[row]] = sizes.get(found[row], 0) + int(a.block[row])
@@ -139,7 +139,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
     given = card_ledger.phases.named(card_ledger.born_in, "input") & (step + 1 < len(ends))
     given &= (a.freed > ends[step]) & e.freed_with(np.array(by_graph, np.int64))
     rows = np.append(rows, np.flatnonzero(given))
-    gain = e.report.peak.allocated - e.peak_without(rows, ends[step[rows]])
+    gain = e.peak_saving(rows, ends[step[rows]])
     if not (e.dominates(gain, LEAST_HELD_OVER) and e.matters(gain, LEAST_OF_CARD)):
         return
     sizes = {variable: int(a.block[mine].sum()) for variable, mine in variables.items()}
@@ -222,7 +222,7 @@ def _of_training(e: Evidence) -> Iterator[Finding]:
     found = {row: _variable(ledger.name(row) or "") for row in late}
     rows = np.array([row for row, name in found.items() if name], np.int64)
     since = step[rows]
-    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    gain = e.peak_saving(rows, since)
     if e.is_needless(gain):
         largest = rows[np.argsort(-a.block[rows])].tolist()
         names = [found[row] for row in largest if a.block[row] >= LEAST_OF_ALL * gain]

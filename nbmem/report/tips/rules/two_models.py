@@ -99,7 +99,7 @@ def _unread(e: Evidence) -> Iterator[Finding]:
     for one in unread_variables(e):
         names = [name for name in one.names if not marks_intended_copy(name)]
         mine = np.isin(e.card_ledger.category[one.rows], (Category.WEIGHTS, Category.BUFFERS))
-        gain = e.report.peak.allocated - e.peak_without(one.rows, one.since)
+        gain = e.peak_saving(one.rows, one.since)
         if mine.any() and len(names) == len(one.names) and e.is_needless(gain):
             code = f"del {', '.join(names)}"
             yield Finding(
@@ -130,7 +130,7 @@ def _by_calls(e: Evidence) -> Iterator[Finding]:
 def _replaced(e: Evidence) -> Iterator[Finding]:
     """Find variables that held one model while the next was built."""
     for model in replaced_models(e):
-        gain = e.report.peak.allocated - e.peak_without(model.rows, model.since)
+        gain = e.peak_saving(model.rows, model.since)
         if e.dominates(gain, LEAST_OF_PEAK):
             roots = ", ".join(model.roots)
             yield Finding(
@@ -149,7 +149,7 @@ def _replaced(e: Evidence) -> Iterator[Finding]:
 def _built_again(e: Evidence) -> Iterator[Finding]:
     """Find a model that a training built again beside the one that it trains."""
     place, model, rows = built_again(e)
-    gain = e.report.peak.allocated - e.peak_without(rows)
+    gain = e.peak_saving(rows)
     if e.is_needless(gain):
         yield Finding(
             rule=RULE.name,
@@ -166,7 +166,7 @@ def _built_again(e: Evidence) -> Iterator[Finding]:
 def _idle(e: Evidence) -> Iterator[Finding]:
     """Find models that a function keeps while another one makes the peak."""
     for model in idle_at_peak(e):
-        gain = e.report.peak.allocated - e.peak_without(model.rows, model.since)
+        gain = e.peak_saving(model.rows, model.since)
         if e.is_needless(gain):
             release = f"del {model.name}" if model.name.isidentifier() else f"Release {model.name}"
             yield Finding(

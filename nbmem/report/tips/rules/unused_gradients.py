@@ -118,9 +118,8 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
         return
     if not any(one.startswith(inside) for one in _with(e, Category.WEIGHTS)):
         return
-    peak = e.report.peak.allocated
-    low = peak - e.peak_without(rows) - 2 * int(a.block[rows].max(initial=0))
-    high = peak - e.peak_without(np.concatenate([rows, *tails]))
+    low = e.peak_saving(rows) - 2 * int(a.block[rows].max(initial=0))
+    high = e.peak_saving(np.concatenate([rows, *tails]))
     if e.is_needless(low):
         yield Finding(
             rule=RULE.name,
@@ -148,7 +147,7 @@ def _thrown_away(e: Evidence) -> Iterator[Finding]:
     if not found:
         return
     rows, since = (np.concatenate([one[at] for one in found]) for at in (2, 3))
-    gain = e.report.peak.allocated - e.peak_without(rows, since)
+    gain = e.peak_saving(rows, since)
     if not e.is_needless(gain):
         return
     module, result = found[-1].module, found[-1].result
