@@ -11,7 +11,7 @@ from nbmem import virtual
 from nbmem.core.files.session import open_session
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import Holder, HolderKind, held_storages
-from nbmem.report.analysis.oom import live_groups
+from nbmem.report.ledger import card_ledger
 from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 
@@ -117,7 +117,7 @@ def test_what_nothing_in_python_holds_keeps_its_own_name(monkeypatch):
     def unseen(session, device):
         return [replace(held, holders=nothing) for held in held_storages(session, device)]
 
-    monkeypatch.setattr(live_groups, "held_storages", unseen)
+    monkeypatch.setattr(card_ledger, "held_storages", unseen)
     model = network()
     oom, _, _ = out_of_memory(step, model, 30_000, names={"model": model})
     names = {held.name for held in oom.holders}

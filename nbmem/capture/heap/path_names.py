@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from nbmem.capture.interpreter.roots import Place
 
-_PARTS_OF_MODULE = {"._parameters", "._buffers", "._modules"}
+_PARTS_OF_MODULE = {f".{name}": name for name in ("_parameters", "_buffers", "_modules")}
 _MAXLEN = deque.__dict__["maxlen"].__get__
 _PASSED = frozenset(map(id, (CellType, FrameType, TracebackType)))
 _GENERATORS = {
@@ -116,13 +116,21 @@ class PathWriter:
             begin -= 1
         line = self._lines[id(way[begin])]
         for i in range(begin, len(way) - 1):
-            line = self._step(line, way[i], way[i + 1], way[i + 2 : i + 3])
+            known = self._from_known_dictionary(line, way[i], way[i + 1])
+            line = known or self._step(line, way[i], way[i + 1], way[i + 2 : i + 3])
             if self._trait(type(way[i])) not in _BY_NEXT:
                 self._lines[id(way[i + 1])] = line
         kind = place.kind
         if line.inner is not None and kind in _SPECIALIZED:
             kind = line.inner
         return Holder(kind, place.root, as_source(f"{line.text} {line.end}".rstrip()))
+
+    def _from_known_dictionary(self, line: _Line, parent: Any, child: Any) -> _Line | None:
+        """Return what `_step` would, in most cases and fast; else None."""
+        if type(parent) is not dict or type(child) is dict or line.complete:
+            return None
+        label = self._labels.get(id(parent), {}).get(id(child))
+        return None if label is None else _Line(line.text + label, line.end, line.inner)
 
     def _step(self, line: _Line, parent: Any, child: Any, after: Sequence[Any]) -> _Line:
         """Return a partial path with one more step written."""
@@ -195,10 +203,12 @@ class PathWriter:
             given = {id(parent.__defaults__): ".__defaults__"}
             given[id(parent.__kwdefaults__)] = ".__kwdefaults__"
             return given.get(id(child), "")
-        labels = self._labels.get(id(parent))
-        if labels is None:
-            labels = self._labels[id(parent)] = self._labels_of(parent, dotted=dotted)
-        found = labels.get(id(child))
+        found = self._within_module(parent, child, dotted=dotted)
+        if found is None:
+            labels = self._labels.get(id(parent))
+            if labels is None:
+                labels = self._labels[id(parent)] = self._labels_of(parent, dotted=dotted)
+            found = labels.get(id(child))
         if found is not None:
             return found
         if is_a(type(parent), dict):
@@ -208,6 +218,19 @@ class PathWriter:
             return None if id(child) in keys else ""
         both = self._trait(type(parent)), self._trait(type(child))
         return self._of_tensor(parent, child) if both == (_Trait.TENSOR, _Trait.TENSOR) else ""
+
+    def _within_module(self, parent: Any, child: Any, *, dotted: bool) -> str | None:
+        """Return the text of a step within a module, else None.
+
+        Most paths have such steps, and need not read all attributes of each module.
+        """
+        if type(child) is not dict:
+            return None
+        own = parent if dotted else self._members.of(parent)[0]
+        if own is child:
+            return ""
+        parts = _PARTS_OF_MODULE.items()
+        return next((label for label, name in parts if dict.get(own, name) is child), None)
 
     def _of_tensor(self, parent: Any, child: Any) -> str:
         """Return the text of the step from a tensor to its gradient or its part.

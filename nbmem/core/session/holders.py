@@ -45,6 +45,7 @@ class HolderKind(IntEnum):
         return LABELS[self]
 
 
+_KINDS = tuple(HolderKind)
 LABELS: dict[HolderKind, str] = {
     HolderKind.NAME: "a name of the notebook",
     HolderKind.OUT: "IPython's Out",
@@ -155,7 +156,7 @@ def storages_of(holders: Holders, names: tuple[str, ...]) -> tuple[HeldStorage, 
         ),
         strict=True,
     ):
-        holder = Holder(HolderKind(kind), names[root], names[path])
+        holder = Holder(_KINDS[kind], names[root], names[path])
         ways.setdefault((addr, size, form), []).append(holder)
     found = [
         HeldStorage(addr=addr, size=size, form=names[form], holders=tuple(found))

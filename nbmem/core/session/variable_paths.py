@@ -56,6 +56,8 @@ def parse_path(path: str) -> VariablePath:
     """Take a holder's path apart, or a tensor's name without its shape."""
     by_graph = path.startswith(GRAPH_OF)
     text = path.removeprefix(GRAPH_OF).partition(f" {IN_TRACEBACK}")[0]
+    if " " not in text:  # as most are: no words around the code
+        return VariablePath(text, by_graph=by_graph)
     if found := _LOCAL.fullmatch(text):
         return VariablePath(found[1], function=found[2], by_graph=by_graph)
     if found := _CLOSURE.fullmatch(text):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.holders import held_storages
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def external_storages_note(card_ledger: CardLedger, owners: Sequence[Share]) -> 
         owners: The other frameworks at the end.
     """
     trace = card_ledger.trace
-    found = external_storages(trace.end.segments, held_storages(card_ledger.session, trace) or ())
+    found = external_storages(trace.end.segments, card_ledger.storages)
     size = sum(storage.size for storage in found)
     if size < MIN_BYTES:
         return None

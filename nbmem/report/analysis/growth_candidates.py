@@ -15,7 +15,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
-from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import (
     in_traceback,
     is_graph_name,
@@ -23,6 +23,7 @@ from nbmem.core.session.tensor_names import (
     without_shape,
 )
 from nbmem.core.session.variable_paths import VariablePath, parse_path
+from nbmem.report.analysis.iterations import MIN_ITERATIONS
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
@@ -51,7 +52,7 @@ KEEPERS = frozenset(
 )
 """Kinds of holders that a program's own code fills. Other rules report the others."""
 _NO_GROWTH = (Category.WORKSPACE, Category.COMMUNICATION)
-_STANDING = (Category.WEIGHTS, Category.OPTIMIZER_STATE)
+_STANDING = {int(one): one for one in (Category.WEIGHTS, Category.OPTIMIZER_STATE)}
 """Categories that are no growth where a loop builds layers. They are growth where a program makes
 one optimizer after another, each after it has trained with the last."""
 JOINED_FACTOR = 4
@@ -111,12 +112,12 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     groups = _Groups(card_ledger)
     to_the_end = {int(a.addr[row]): int(row) for row in rows[a.freed[rows] >= card_ledger.events]}
     known: set[int] = set()
-    for held in held_storages(card_ledger.session, card_ledger.trace) or ():
+    for held in card_ledger.storages:
         row = to_the_end.get(held.addr)
         if row is not None:
             known.add(row)
             groups.add_held(row, held)
-    for row in rows[~np.isin(category[rows], _STANDING)].tolist():
+    for row in rows[~np.isin(category[rows], list(_STANDING))].tolist():
         if row not in known:
             groups.add_named(row)
     return groups.candidates()
@@ -141,13 +142,13 @@ class _Groups:
 
     def add_held(self, row: int, held: HeldStorage) -> None:
         """Add an allocation to the groups of all its holders."""
+        standing = self._standing(row)
         for holder in held.holders:
             in_exception = in_traceback(holder.path) and holder.kind is not HolderKind.TRACEBACK
             is_gradient = holder.path.endswith(".grad")  # each model of an ensemble has its own
             if holder.kind in KEEPERS and not (in_exception or is_gradient):
                 place = _item_of_list(parse_path(holder.path))
                 root = _root(holder, place)
-                standing = self._standing(row)
                 if standing is None or (holder.kind is HolderKind.NAME and not place.by_graph):
                     key = root, place.where, _pattern(place.path), place.by_graph, standing
                     self._found[key][row] = place.path
@@ -168,8 +169,7 @@ class _Groups:
             self._found[None, "", pattern, False, None][row] = ""
 
     def _standing(self, row: int) -> Category | None:
-        category = Category(int(self._card_ledger.category[row]))
-        return category if category in _STANDING else None
+        return _STANDING.get(int(self._card_ledger.category[row]))
 
     def _freed_with(self, row: int) -> str:
         """Return a key that an allocation shares with other items of its list.
@@ -189,6 +189,8 @@ class _Groups:
         self._name_items()
         candidates = []
         for (root, where, _, by_graph, standing), found in self._found.items():
+            if standing is not None and len(found) < MIN_ITERATIONS:
+                continue  # each weight of a model that was built once
             rows = np.array(sorted(found), np.int64)
             if root is None and not by_graph:
                 rows = self._of_one_size(rows)
@@ -250,12 +252,13 @@ class _Groups:
         found: dict[str, _Key] = {}
         end = self._card_ledger.events
         freed = self._card_ledger.allocations.freed
-        for key, rows in sorted(
-            self._found.items(), key=lambda group: any(map(_is_item, group[1].values()))
-        ):
-            root, _, pattern, by_graph, standing = key
-            if root is not None and "[...]" in pattern and not by_graph and standing is None:
-                found.update((self._freed_with(row), key) for row in rows if freed[row] < end)
+        lists = [
+            (key, rows)
+            for key, rows in self._found.items()
+            if key[0] is not None and "[...]" in key[2] and key[3:] == (False, None)
+        ]
+        for key, rows in sorted(lists, key=lambda one: any(map(_is_item, one[1].values()))):
+            found.update((self._freed_with(row), key) for row in rows if freed[row] < end)
         return found
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import LIVE, Category
-from nbmem.core.session.holders import held_storages
 from nbmem.report.analysis.pool_history import pool_history
 from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.analysis.visible_phases import visible_spans
@@ -159,7 +158,7 @@ def lifetime_of(card_ledger: CardLedger, row: int) -> Lifetime:
 
 def lifetimes_of(card_ledger: CardLedger, rows: Sequence[int]) -> tuple[Lifetime, ...]:
     """Return the lifetimes of some allocations."""
-    held = held_storages(card_ledger.session, card_ledger.trace) or ()
+    held = card_ledger.storages
     holders = {
         storage.addr: tuple(holder.path for holder in storage.holders[:HOLDERS]) for storage in held
     }

@@ -14,7 +14,7 @@ from nbmem.core.runtime.fault_isolation import UNGUARDED
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BlockState
-from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import is_graph_name, without_numbers
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
@@ -284,7 +284,7 @@ def _phase_rows(
 def _holdings(card_ledger: CardLedger, position: int) -> tuple[Holding, ...]:
     a = card_ledger.allocations
     rows = _largest(card_ledger, card_ledger.live(position))
-    held = {h.addr: h for h in held_storages(card_ledger.session, card_ledger.trace) or ()}
+    held = {h.addr: h for h in card_ledger.storages}
     lasting = {
         row: held.get(int(a.addr[row])) for row in rows if a.freed[row] >= card_ledger.events
     }

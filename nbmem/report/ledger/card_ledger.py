@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from nbmem.allocator.recordings.used_private_pools import reconstruct_with_pools
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
+from nbmem.core.session.holders import held_storages
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.core.session.tensor_parts import (
     REFERENCE,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.core.session.spans import Span
 
@@ -289,6 +292,14 @@ class CardLedger:
         np.subtract.at(change, a.freed[rows] + 1, a.block[rows])
         without: Ints = self.allocated - np.cumsum(change)[: self.events + 1]
         return without
+
+    @cached_property
+    def storages(self) -> tuple[HeldStorage, ...]:
+        """The storages that lived at the end, with their holders, largest first.
+
+        Empty if holders were not searched.
+        """
+        return held_storages(self.session, self.trace) or ()
 
     def live(self, position: int) -> Ints:
         """Return the rows of the allocations that live at a position."""

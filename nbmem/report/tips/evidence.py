@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.holders import HolderKind
 from nbmem.core.units import MIB
 from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
 from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.analysis.growth_candidates import candidates_at
+from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 from nbmem.report.tips.weight_names import weight_forms
 
@@ -203,6 +204,11 @@ class Evidence:
         """Live allocations at the end, by the variable that keeps them."""
         return candidates_at(self.card_ledger, self.card_ledger.events)
 
+    @cached_property
+    def passes(self) -> Passes:
+        """The allocations by phase and by called module."""
+        return Passes(self.card_ledger)
+
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.
 
@@ -273,7 +279,7 @@ class Evidence:
 
         Empty if holders were not searched.
         """
-        return held_storages(self.session, self.trace) or ()
+        return self.card_ledger.storages
 
     @cached_property
     def _block_at(self) -> dict[int, tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind, held_storages
+from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import LOCAL, is_graph_name, is_place, root_of
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import HeldGroup
@@ -110,7 +110,7 @@ def _holders_at_end(case: FailedRequest) -> dict[int, _HolderAtEnd]:
     """Map addresses to what holds their storages at the end."""
     card_ledger = case.card_ledger
     found: dict[int, _HolderAtEnd] = {}
-    for held in held_storages(card_ledger.session, card_ledger.trace) or ():
+    for held in card_ledger.storages:
         best, free = held.holders[0], None
         if all(holder.root == best.root for holder in held.holders):
             free = _FREE_AS.get(best.kind, best.root if best.kind is HolderKind.NAME else None)

@@ -10,7 +10,6 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.allocation_lines import allocation_lines, allocation_place
-from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class UntrainedModule:
 def never_backward(e: Evidence) -> Iterator[UntrainedModule]:
     """Yield modules whose graphs end without a backward, beside others."""
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
-    passes = Passes(ledger)
+    passes = e.passes
     saved = _saved(e)
     for number, name in enumerate(passes.modules):
         rows = np.flatnonzero(saved & (passes.of == number))
@@ -74,7 +73,7 @@ def never_stepped(e: Evidence) -> Iterator[UntrainedModule]:
     stepped = [ledger.bounds(s)[0] for _, s in phases.spans if s.name == "optimizer"]
     if len(stepped) < FEWEST or not e.optimizers:
         return
-    passes, saved = Passes(ledger), _saved(e)
+    passes, saved = e.passes, _saved(e)
     theirs = Counter(str(tuple(shape)) for one in e.optimizers for shape in one["shapes"])
     for number, name in enumerate(passes.modules):
         mine = passes.of == number

@@ -181,9 +181,10 @@ def _owner(names: Iterable[str], path: str | None) -> str:
 
 def _weights(e: Evidence) -> Iterator[tuple[HeldStorage, int]]:
     """Yield the weights that are held at the end, with their allocations."""
+    is_weight = (e.card_ledger.category == Category.WEIGHTS).tolist()
     for storage in e.held:
         row = e.row_of(storage)
-        if row is not None and e.card_ledger.category[row] == Category.WEIGHTS:
+        if row is not None and is_weight[row]:
             yield storage, row
 
 

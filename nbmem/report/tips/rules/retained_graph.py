@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.model import Finding
 from nbmem.report.tips.rule import Rule, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.module_passes import Ints
+    from nbmem.report.analysis.module_passes import Ints, Passes
     from nbmem.report.tips.evidence import Evidence
 
 WHOLE = 0.9
@@ -39,7 +38,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find graphs that outlive the last backward through them."""
     if not e.phases("backward"):
         return
-    passes, names = Passes(e.card_ledger), e.card_ledger.phases.names.tolist()
+    passes, names = e.passes, e.card_ledger.phases.names.tolist()
     size = e.card_ledger.allocations.block
     rows, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for forward in (index for index, name in enumerate(names) if name == "forward"):

@@ -95,7 +95,7 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
     A backward frees them behind its last gradient of a weight, and leaves nothing there.
     """
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
-    passes = Passes(e.card_ledger)
+    passes = e.passes
     parts: list[Ints] = []
     tails: list[Ints] = []
     for phase in np.flatnonzero(phases.names == "backward").tolist():
@@ -167,7 +167,7 @@ def _thrown_away(e: Evidence) -> Iterator[Finding]:
 
 def _needless(e: Evidence) -> Iterator[_Needless]:
     ledger, a = e.card_ledger, e.card_ledger.allocations
-    passes, phases, steps = Passes(e.card_ledger), ledger.phases, _steps(e)
+    passes, phases, steps = e.passes, ledger.phases, _steps(e)
     gradients = np.flatnonzero((ledger.category == Category.GRADIENTS) & (passes.of != NO_MODULE))
     before = 0
     for phase in np.flatnonzero(phases.names == "backward").tolist():
