@@ -59,6 +59,16 @@ class Report:
         return _SWITCH.sub("CURED = True", self.program)
 
     @property
+    def as_told(self) -> str | None:
+        """Return the program with the first tip's cure, None where it has none of its own.
+
+        Such a program asks whether `CURED == "as told"`: a tip may offer another cure than the
+        readers did.
+        """
+        text = self.program
+        return _SWITCH.sub('CURED = "as told"', text) if '"as told"' in text else None
+
+    @property
     def missing_tip(self) -> bool:
         """Return True where nbmem has no tip for the cause."""
         return all(rule.startswith("none-yet:") for rule in self.rules)

@@ -113,15 +113,29 @@ def judge(report: Report) -> dict[str, Any]:
         "promised": first and [first["low"], first["high"]],
         "pasted": None,
     }
-    if first and first["code"] and (text := report.paste(_key(first), first["code"])):
-        verdict["pasted"] = _gain(report, before, text)[0]
-    verdict["cured"], verdict["false"] = _gain(report, before, report.cured)
+    measure = measure_of(report, first)
+    told = first and (report.as_told or report.paste(_key(first), first["code"] or ""))
+    if told:
+        verdict["pasted"] = _gain(report, before, told, measure)[0]
+    verdict["cured"], verdict["false"] = _gain(report, before, report.cured, measure)
     verdict["kept"] = first and is_kept(verdict, report.measure)
     verdict["seconds"] = round(time.perf_counter() - started, 1)
     return verdict
 
 
-def _gain(report: Report, before: dict[str, Any], text: str) -> tuple[int | str, list[str]]:
+def measure_of(report: Report, tip: dict[str, Any] | None) -> str:
+    """Return how a tip's promise is measured: by the moment that the tip speaks of."""
+    if tip is not None and report.measure in ("end", "peak"):
+        if "at the peak" in tip["title"]:
+            return "peak"
+        if tip["rule"] == "graph_kept":
+            return "end"
+    return report.measure
+
+
+def _gain(
+    report: Report, before: dict[str, Any], text: str, measure: str
+) -> tuple[int | str, list[str]]:
     """Return the bytes that a changed program saves, or why not, and its tips."""
     try:
         after = run_program(text, report.name, report.card)
@@ -130,7 +144,7 @@ def _gain(report: Report, before: dict[str, Any], text: str) -> tuple[int | str,
     output = [f"{tip['rule']}: {tip['title']}" for tip in tips_of(after)]
     if ended_by(after) is not None:
         return "out of memory", output
-    return bytes_of(before, report.measure) - bytes_of(after, report.measure), output
+    return bytes_of(before, measure) - bytes_of(after, measure), output
 
 
 def is_kept(verdict: dict[str, Any], measure: str) -> bool:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 CURED = False
 VOCAB, SEQ, BATCH, DIM = 128256, 2048, 2, 512
@@ -31,6 +32,16 @@ class LLaMA(nn.Module):
         return self.head(self.layers(self.emb(ids)))
 
 
+def loss_in_parts(model, ids, labels, ce_loss):
+    hidden = model.layers(model.emb(ids)).flatten(0, 1)
+    parts = zip(hidden.split(1024), labels.flatten().split(1024))
+    losses = [
+        checkpoint(lambda h, l: ce_loss(model.head(h), l), *part, use_reentrant=False)
+        for part in parts
+    ]
+    return torch.stack(losses).mean()
+
+
 def train(model, optimizer, steps):
     ce_loss = nn.CrossEntropyLoss()
     tracked = torch.zeros(2, device="cuda")
@@ -38,9 +49,12 @@ def train(model, optimizer, steps):
         input = torch.randint(0, VOCAB, (BATCH, SEQ), device="cuda")
         label = torch.randint(0, VOCAB, (BATCH, SEQ), device="cuda")
         optimizer.zero_grad()
-        output = model(input)
-        loss = ce_loss(output.view(-1, output.size(-1)), label.view(-1))
-        if CURED:
+        if CURED == "as told":
+            loss = loss_in_parts(model, input, label, ce_loss)
+        else:
+            output = model(input)
+            loss = ce_loss(output.view(-1, output.size(-1)), label.view(-1))
+        if CURED is True:
             del output
         # CURE
         loss.backward()

@@ -25,4 +25,4 @@ class Run:
 
 for _ in range(6):
     Run().step()
-# CURE
+    # CURE

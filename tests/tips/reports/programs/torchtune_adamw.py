@@ -45,7 +45,8 @@ class TransformerDecoder(nn.Module):
 torch.set_default_dtype(torch.bfloat16)
 with torch.device("cuda"):
     model = TransformerDecoder()
-optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, foreach=False if CURED else None)
+told = {"fused": True} if CURED == "as told" else {"foreach": False if CURED else None}
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, **told)
 for step in range(2):
     tokens = torch.randint(0, 32000, (1, 512)).cuda()
     logits = model(tokens)
