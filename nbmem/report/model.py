@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceInfo
     from nbmem.report.exploration import Details, Lines, StepGrowth
     from nbmem.report.ledger.balance import Ledger
+    from nbmem.report.savings import Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class Finding:
     evidence: str
     low: int
     high: int
-    ground: Literal["exact", "simulated", "estimated"]
+    ground: Ground
     code: str | None = None
     command: Command | None = None
     measured: int | None = None

@@ -14,6 +14,7 @@ from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.analysis.growth_candidates import candidates_at
 from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
+from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
@@ -209,6 +210,9 @@ class Evidence:
         """The allocations by phase and by called module."""
         return Passes(self.card_ledger)
 
+    unread_variables = cached_property(unread_variables)
+    """The variables that nothing reads at the peak, or behind it."""
+
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.
 
@@ -386,10 +390,7 @@ class Evidence:
         return "model" if found is None else str(found["name"])
 
     def model_code(self) -> str | None:
-        """Return the code that names the model, or None.
-
-        None if the notebook has no name for it.
-        """
+        """Return the code that names the model, or None if it has no name."""
         return code_name(self.model())
 
     def optimizer(self) -> dict[str, Any] | None:
@@ -397,8 +398,5 @@ class Evidence:
         return largest_optimizer(self.session)
 
     def optimizer_code(self) -> str | None:
-        """Return the code that names the optimizer, or None.
-
-        None if the notebook has no name for it.
-        """
+        """Return the code that names the optimizer, or None if it has no name."""
         return code_name(self.optimizer())

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.units import format_bytes, format_range
+from nbmem.report import savings
+from nbmem.report.model import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nbmem.report.model import Finding
+    from nbmem.report.model import Command
     from nbmem.report.tips.evidence import Evidence
 
 HEADINGS = ("What it sees", "What it costs", "Do instead", "When to ignore it")
@@ -47,12 +49,20 @@ class Rule:
         """The first line of its page."""
         return self.text.strip().splitlines()[0].rstrip(".")
 
+    def finding(
+        self,
+        *,
+        title: str,
+        evidence: str,
+        saves: savings.Saving,
+        code: str | None = None,
+        command: Command | None = None,
+    ) -> Finding:
+        """Return a finding of this rule."""
+        return Finding(
+            rule=self.name, title=title, evidence=evidence, **saves, code=code, command=command
+        )
 
-def fmt(count: int) -> str:
-    """Format a number of bytes for a person: `1.0 GiB`."""
-    return format_bytes(count)
 
-
-def fmt_range(low: int, high: int) -> str:
-    """Format a range of bytes: `1.0 GiB to 2.0 GiB`, `up to 9.5 MiB`."""
-    return format_range(low, high)
+fmt, fmt_range = format_bytes, format_range
+exact, simulated, estimated = savings.exact, savings.simulated, savings.estimated

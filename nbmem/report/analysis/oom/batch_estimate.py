@@ -16,6 +16,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 from nbmem.report.analysis.oom.program_changes.trained_weights import is_in_trainer
 from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
+from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,9 +74,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             title=f"Take {smaller}",
             evidence="With inputs, activations and temporaries in proportion, the request is "
             "served. `nbmem fit` (in a notebook `%%nbmem fit`) finds the largest one.",
-            low=saved,
-            high=saved,
-            ground="estimated",
+            **estimated(saved),
             code=_code(trial, rows, size) if rows else None,
         ),
         outcome,

@@ -38,6 +38,7 @@ from nbmem.report.analysis.program_names import (
 )
 from nbmem.report.analysis.what_if import with_conf
 from nbmem.report.model import Command, Finding
+from nbmem.report.savings import estimated, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -119,9 +120,7 @@ def _growth(trial: Trial) -> Attempts:
             title=f"{name} grows by {format_bytes(then.slope)} {_article(noun)} and holds "
             f"{format_bytes(size)}: keep it on the CPU",
             evidence=f"With every {noun} more of it is left on the card.",
-            low=size,
-            high=size,
-            ground="simulated",
+            **simulated(size),
         ),
         outcome,
     )
@@ -135,9 +134,7 @@ def _growing_graph(name: str, trial: Trial, size: int) -> Finding:
         title=f"The graph of `{name}` grows by {each} and holds {format_bytes(size)}: detach it "
         "where no backward goes back so far",
         evidence=f"With every {trial.noun} the graph keeps more tensors on the card.",
-        low=size,
-        high=size,
-        ground="simulated",
+        **simulated(size),
         code=f"{name} = {name}.detach()" if is_expression(name) else None,
     )
 
@@ -158,9 +155,7 @@ def _limit(trial: Trial) -> Attempts:
             rule="memory_limit",
             title=f"Raise this process's memory limit by at least {format_bytes(case.missing)}",
             evidence=f"The card had {format_bytes(case.free)} free.",
-            low=case.missing,
-            high=case.missing,
-            ground="simulated",
+            **simulated(case.missing),
             code=line if share < 1 else None,
         ),
         trial.now(capacity=case.reserved + case.free),
@@ -177,9 +172,7 @@ def _expandable(trial: Trial) -> Attempts:
             rule="fragmentation",
             title="Set expandable_segments:True, so that free pieces can be joined",
             evidence="Replayed from the start of the recording with it, the request is served.",
-            low=case.missing,
-            high=case.missing,
-            ground="simulated",
+            **simulated(case.missing),
             code=f'import os\n\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{conf}"'
             "   # before torch touches the card",
         ),
@@ -220,9 +213,7 @@ def _names(trial: Trial) -> Attempts:
         rule="held_by_name",
         title=f"Free {' and '.join(variables)} before this line{elsewhere}: {format_bytes(size)}",
         evidence="With these blocks free at that moment, the request is served.",
-        low=size,
-        high=size,
-        ground="simulated",
+        **simulated(size),
         code=f"del {what}" if as_code else None,
         command=None if own else Command(name="free", arguments=tuple(name.split(", "))),
     )
@@ -246,9 +237,7 @@ def _gradients(trial: Trial) -> Attempts:
             title=f"Let the gradients go before the forward: {format_bytes(size)}",
             evidence="They lived through it; without them the request is served. "
             "Not where gradients are accumulated over several batches.",
-            low=size,
-            high=size,
-            ground="simulated",
+            **simulated(size),
             code=zero_grad_code(code_name(largest_optimizer(trial.case.card_ledger.session))),
         ),
         trial.now(freed=rows.tolist(), then=_zeroed(trial)),
@@ -279,9 +268,7 @@ def _inference(trial: Trial) -> Attempts:
             title=f"Evaluate without gradients: about {format_bytes(size)}",
             evidence="The model is in eval mode, and its activations are kept for a backward. "
             "Without them the request is served.",
-            low=size,
-            high=size,
-            ground="estimated",
+            **estimated(size),
             code=no_grad_code(code_name(largest_model(trial.case.card_ledger.session))),
         ),
         trial.now(freed=rows.tolist()),
@@ -300,9 +287,7 @@ def _others(trial: Trial) -> Attempts:
             rule="other_processes",
             title=f"End the other process on the card: {format_bytes(size)}",
             evidence=f"{names} holds it; with it free the request is served.",
-            low=size,
-            high=size,
-            ground="simulated",
+            **simulated(size),
         ),
         trial.now(capacity=case.capacity + size),
     )

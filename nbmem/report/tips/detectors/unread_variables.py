@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from nbmem.report.analysis.source_lines import name_of
 from nbmem.report.ledger.observations import rows_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,6 +54,26 @@ class UnreadVariable:
     line: str
     rows: Ints
     since: Ints
+
+    @property
+    def code(self) -> str:
+        """The statement that releases them."""
+        return f"del {', '.join(self.names)}"
+
+    @property
+    def evidence(self) -> str:
+        """The beginning of a sentence: which line reads them no more."""
+        return f"No line from {self.line} on reads {' or '.join(self.names)}"
+
+
+def joined(variables: Sequence[UnreadVariable]) -> UnreadVariable:
+    """Join variables into one, with the line and the function of the first."""
+    return replace(
+        variables[0],
+        names=tuple(dict.fromkeys(name for one in variables for name in one.names)),
+        rows=np.concatenate([one.rows for one in variables]),
+        since=np.concatenate([one.since for one in variables]),
+    )
 
 
 class _Moments:

@@ -22,12 +22,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.what_if import try_settings
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 1 / 3
@@ -58,16 +58,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     bfloat = e.trace.info.capability is None or e.trace.info.capability >= AMPERE
     dtype = "bfloat16" if bfloat else "float16"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Autocast to {dtype}: {fmt_range(low, high)} less at the peak",
         evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak, in float32. Replayed with half of their bytes the peak is "
         f"{fmt(then.peak_allocated)}; operators that stay in float32 and {fmt(copies)} of weights "
         "in half their bytes take some of it back.",
-        low=low,
-        high=high,
-        ground="estimated",
+        saves=estimated(low, high),
         code=_code(e.model_code(), dtype),
     )
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.tensor_names import AUTOCAST_COPY
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -45,16 +45,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.is_large_part(low):
         return
     held = int(a.block[rows].sum())
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`cache_enabled=False`: {fmt_range(low, high)} less at the peak, which autocast's "
         "copies of the weights take",
         evidence=f"{len(rows)} copies are {fmt(held)} of the peak, the largest "
         f"{card_ledger.name(int(rows[np.argmax(a.block[rows])]))}. `{e.model_name()}.half()` in "
         "place of autocast saves them and half of the weights.",
-        low=low,
-        high=high,
-        ground="estimated",
+        saves=estimated(low, high),
         code='torch.autocast("cuda", cache_enabled=False)',
     )
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import batch_size_code
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FIXED = (
@@ -51,15 +51,12 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     rows, most, each = room
     if most > rows:
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"The batch can grow from {rows} to about {most}",
             evidence=f"A sample takes about {fmt(each)} at the peak; "
             f"{fmt(full.total_bytes - full.used)} of the card were free when most was "
             "reserved.",
-            low=0,
-            high=(most - rows) * each,
-            ground="estimated",
+            saves=estimated(0, (most - rows) * each),
             code=batch_size_code(e.session, rows, most),
         )
 

@@ -27,12 +27,13 @@ import numpy as np
 
 from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.what_if import try_emptying, try_settings
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 1 / 3
@@ -78,13 +79,10 @@ def check(e: Evidence) -> Iterator[Finding]:
     if full:
         share = 100 * now / e.trace.info.total_bytes
         evidence += f" That is {share:.0f}% of the card, in which nothing else finds room."
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`torch.cuda.empty_cache()` gives back {fmt(now)} that is cached and not used",
         evidence=evidence,
-        low=max(0, now - _next_step(e)),
-        high=now,
-        ground="simulated",
+        saves=simulated(max(0, now - _next_step(e)), now),
         code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )

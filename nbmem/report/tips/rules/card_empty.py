@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.program_names import batch_size_code
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, fmt
 from nbmem.report.tips.rules.batch_size import EMPTY, largest_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -34,15 +34,12 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     rows, most, each = room
     if most > rows:
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"{100 * full.used / full.total_bytes:.0f}% of the card was used: the batch can "
             f"grow from {rows} to about {most}",
             evidence=f"{fmt(full.total_bytes - full.used)} were free when most was reserved; a "
             f"sample takes about {fmt(each)} at the peak.",
-            low=0,
-            high=(most - rows) * each,
-            ground="estimated",
+            saves=estimated(0, (most - rows) * each),
             code=batch_size_code(e.session, rows, most),
         )
 

@@ -26,10 +26,10 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import with_slashes
 from nbmem.report.analysis.allocation_lines import allocation_place
-from nbmem.report.model import Command, Finding
+from nbmem.report.model import Command
 from nbmem.report.tips.detectors.shared_variables import shared_tensors
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 from nbmem.report.tips.weight_names import (
     OWNED,
     WeightNames,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.events import Stack
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.8
@@ -82,15 +83,12 @@ def _named(e: Evidence) -> Iterator[Finding]:
         where = "" if is_global else f" in {copy.functions[-1]}"
         names = tuple(variable.name for variable in copy.variables)
         can_free = is_global and all(map(str.isidentifier, names))
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{copy.code}`{where} gives back {fmt(freed)}",
             evidence=f"{listed} hold{'s' * (len(names) == 1)} {len(mine)} tensors; {matched} of "
             "them have the name, shape and type of a weight of the model, which has its own copy. "
             f"Nothing but {listed} keep{'s' * (len(names) == 1)} them.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code=f'{copy.code}   # once it is loaded; or load it with map_location="cpu"',
             command=Command(name="free", arguments=names) if can_free else None,
         )
@@ -151,14 +149,11 @@ def _by_stacks(e: Evidence) -> Iterator[Finding]:
     if shared < ALIKE * int(a.requested[kept].sum()) or not e.worth(freed):
         return
     where = line_of_load(e, int(kept[0]))
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Delete the checkpoint that was loaded{where}: it gives back {fmt(freed)}",
         evidence=f"torch.load made {len(kept)} tensors on the card that still live at the end; the "
         "model had a set of the same sizes before, and went on with its own.",
-        low=freed,
-        high=freed,
-        ground="exact",
+        saves=exact(freed),
         code=f'# {where.strip() or "next time"}: torch.load(..., map_location="cpu")',
     )
 

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.model import Finding
 from nbmem.report.tips.detectors.loaded_copies import copies_of_weights
 from nbmem.report.tips.detectors.shared_variables import named_variable
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
 from nbmem.report.tips.weight_names import (
     OWNED,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.detectors.shared_variables import Variable
     from nbmem.report.tips.evidence import Evidence
 
@@ -64,16 +64,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.worth(size) or not (e.worth(at_peak) or e.short or e.everything):
         return
     where = line_of_load(e, int(there[0]))
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f'Load the checkpoint with map_location="cpu"{where}: {fmt(size)} less '
         f"{'at the peak' if at_peak == size else 'while it loads'}",
         evidence=f"{origin} {len(there)} tensors on the card{where}"
         f"; they held {fmt(size)} beside the model's own weights and were freed later. "
         f"At the peak that is {fmt(at_peak)}.",
-        low=at_peak,
-        high=size,
-        ground="exact",
+        saves=exact(at_peak, size),
         code=f'#{where or " next time"}: torch.load(..., map_location="cpu", mmap=True)',
     )
 

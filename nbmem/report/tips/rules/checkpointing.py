@@ -25,8 +25,7 @@ from nbmem.core.session.categories import Category
 from nbmem.report.analysis.block_activations import block_activations
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.report.analysis.block_activations import BlockActivations
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
@@ -79,15 +79,12 @@ def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None
     if low <= 0 or not e.worth(low):
         return None
     own = "" if not found.path else f".{found.path}"
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=f"Checkpoint the blocks of `{e.model_name()}{own}`: {fmt_range(low, high)} less",
         evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak. A {found.kind} keeps up to {fmt(max(sums))}; checkpointed, it keeps its input "
         f"(at most {fmt(int(size[found.first].max()))}), and one block at a time is recomputed.",
-        low=low,
-        high=high,
-        ground="estimated",
+        saves=estimated(low, high),
         code=found.code,
     )
 
@@ -109,15 +106,12 @@ def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Iterator[F
     if low <= 0 or not e.worth(low):
         return
     name = f"{e.model_name()}.{block['path']}" if block["path"] else e.model_name()
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Checkpoint the {count} blocks of `{name}`: {fmt_range(low, high)} less",
         evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak. Each {block['class']} keeps {fmt(one)}; checkpointed, it keeps its input "
         f"(at most {fmt(int(each.max()))}), and one block at a time is recomputed.",
-        low=low,
-        high=high,
-        ground="estimated",
+        saves=estimated(low, high),
         code=checkpointing_call(model, block["path"])
         or checkpoint_code(blocks_of(model, block["path"])),
     )

@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.ledger.cudnn_benchmark import find_cudnn_searches
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -38,15 +38,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     saves = int(card_ledger.allocated.max() - curve.max())
     if not e.matters(saves):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`torch.backends.cudnn.benchmark` raises the peak by {fmt(saves)}",
         evidence=f"cuDNN tried its kernels {len(rows)} times, with up to "
         f"{fmt(int(a.requested[rows].max()))} for a work area, which was freed at once. Without "
         f"that the peak would be {fmt(int(curve.max()))}.",
-        low=saves,
-        high=saves,
-        ground="estimated",
+        saves=estimated(saves),
         code="torch.backends.cudnn.benchmark = False",
     )
 

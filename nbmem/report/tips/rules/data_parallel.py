@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.ledger.card_ledger import CardLedger
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.2
@@ -44,16 +44,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.is_large_part(low) or not e.dominates(more, SHARE):
         return
     mine, info = e.trace.info.index, e.session.devices[other].info
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"DataParallel gathers outputs on card {mine}: {fmt(more)} more than card "
         f"{info.index}",
         evidence=f"The peak is {fmt(e.report.peak.allocated)} on card {mine} and "
         f"{fmt(peaks[other])} on card {info.index}. With the loss computed in `forward`, or with "
         f"DistributedDataParallel, it is {fmt_range(low, more)} less.",
-        low=low,
-        high=more,
-        ground="estimated",
+        saves=estimated(low, more),
         code="from torch.nn.parallel import DistributedDataParallel   # torchrun: a process a card",
     )
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import code_name
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
@@ -38,14 +38,11 @@ def check(e: Evidence) -> Iterator[Finding]:
         )
         size = min(seen, int(module["bytes"]))
         if e.dominates(size, SHARE) or (e.worth(size) and (e.short or e.everything)):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`gradient_as_bucket_view=True` in DDP: about {fmt(size)} less",
                 evidence=f"{module['name']} keeps buckets of {fmt(size)} beside gradients of the "
                 "same bytes; as views of the buckets the gradients take no memory of their own.",
-                low=size,
-                high=size,
-                ground="estimated",
+                saves=estimated(size),
                 code=_code(code_name(module)),
             )
 

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import BlockState
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -43,16 +44,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     gone = len(set(segments.pool[free].tolist()))
     pools = "a private pool whose user is" if gone == 1 else f"{gone} private pools whose users are"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`torch.cuda.empty_cache()` gives back {fmt(size)} of graphs that are gone",
         evidence=(
             f"{fmt(size)} at the end are whole free segments of {pools} gone; no other request is "
             "served from there. The rest of the cache goes with them."
         ),
-        low=size,
-        high=size,
-        ground="exact",
+        saves=exact(size),
         code="import torch; torch.cuda.empty_cache()",
         command=Command(name="free", arguments=("cache",)),
     )

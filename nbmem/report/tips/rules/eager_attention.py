@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.report.analysis.eager_attention import eager_attention
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -45,15 +45,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     high = e.peak_saving(np.concatenate([rows, found.copies]))
     if low <= 0 or not e.is_large_part(low):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Fused attention: {fmt_range(low, high)} less",
         evidence=f"{found.why} writes scores of {found.positions:,} x {found.positions:,} "
         f"positions: {fmt(held)} of the {fmt(e.report.peak.allocated)} allocated at the peak."
         f" {'Repeated keys' if found.grouped else 'A mask'} may still take {fmt(rest)}.",
-        low=low,
-        high=high,
-        ground="simulated",
+        saves=simulated(low, high),
         code=found.code,
     )
 

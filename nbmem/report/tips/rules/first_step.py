@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from nbmem.report.analysis.optimizer_state import state_sizes
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import try_more
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -43,16 +43,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         free = e.report.ledger_at_end.total_bytes - e.report.ledger_at_end.used
         room = "" if not e.card_known or takes <= free else " The card has no room for it as it is."
         name = code_name(optimizer)
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"The first `{name or 'optimizer'}.step()` will add {fmt(adds)} of state that "
             "stays",
             evidence=f"{optimizer['class']} has no state yet for {len(optimizer['parameters'])} "
             f"parameters; it makes {len(sizes)} tensors at its first step, for which torch takes "
             f"{fmt(takes)} from the driver.{room}",
-            low=adds,
-            high=adds,
-            ground="simulated",
+            saves=simulated(adds),
             code=f"{name}.step()   # once, before you choose the batch" if name else None,
         )
 

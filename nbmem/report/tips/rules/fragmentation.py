@@ -31,13 +31,13 @@ from nbmem.report.analysis.what_if import (
     try_settings,
     with_conf,
 )
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.replay_variants import ReplayOutcome
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 GAIN = 0.05
@@ -80,15 +80,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
     was = f"{fmt(took)} until a request was refused" if refused else fmt(took)
     saves = took - best.peak_reserved
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{_name(e, conf)} would have reserved {fmt(best.peak_reserved)} {what}",
         evidence=f"{reason} Tried on the recorded events{first}: {_name(e, conf)} "
         f"{fmt(best.peak_reserved)}{others}; as it was {was}. At most {fmt(now.peak_allocated)} "
         "were allocated.",
-        low=saves,
-        high=saves,
-        ground="simulated",
+        saves=simulated(saves),
         code=_code(e, conf),
     )
 

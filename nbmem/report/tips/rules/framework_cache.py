@@ -19,12 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.framework_advice import GIVES_BACK
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.1
@@ -35,16 +36,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     """Find unused memory at the end in pools that can give it back."""
     for share in e.report.ledger_at_end.owners:
         if share.name in GIVES_BACK and e.matters(share.cached, OF_THE_CARD):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"{share.label}'s pool can give back {fmt(share.cached)} that it does not "
                 "use",
                 evidence=f"It holds {fmt(share.held)} of the card at the end, of which "
                 f"{fmt(share.held - share.cached)} are in use. torch cannot have the rest, not "
                 "even where a request fails.",
-                low=share.cached,
-                high=share.cached,
-                ground="exact",
+                saves=exact(share.cached),
                 code=GIVES_BACK[share.name],
                 command=Command(name="free", arguments=("frameworks",)),
             )

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.fsdp_gathers import Gather
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -59,15 +59,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     size = max(int(a.requested[move.row]) for move in moves)
     how = "one block at a time ahead" if early else "each block when backward needs it"
     beside = "Two blocks or more are" if early else "The next block is"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Let FSDP gather {how}: {fmt(saved)} less",
         evidence=f"{beside} gathered in backward while another one is used: up to {fmt(size)} "
         f"each, which wait. The peak is {fmt(now)}, and {fmt(now - saved)} with "
         f"{'one' if early else 'none'} ahead.",
-        low=saved,
-        high=saved,
-        ground="simulated",
+        saves=simulated(saved),
         code=_code(e, "[]" if early else "[unit]"),
     )
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import blocks_of
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.fsdp_gathers import Gather
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -46,16 +46,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if high > low or not e.worth(size):
         return
     brings = f"{fmt(low - high)} less at the peak" if high < low else "the peak stays"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Keep {unit} whole after forward: an all-gather of {fmt(size)} less in each pass, "
         f"and {brings}",
         evidence=f"The last unit of forward is freed and is the first that backward gathers: "
         f"{len(passes)} times. Kept, its {fmt(size)} lie there while the loss is computed; "
         f"the peak is {fmt(high)} with them, {fmt(low)} now.",
-        low=low - high,
-        high=low - high,
-        ground="simulated",
+        saves=simulated(low - high),
         code=_code(e, unit),
     )
 

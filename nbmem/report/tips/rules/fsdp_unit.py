@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import code_name
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LARGE = 0.5
@@ -46,15 +46,12 @@ def check(e: Evidence) -> Iterator[Finding]:
         low, high = _saved(e, whole // int(blocks["count"]))
         if not e.matters(low):
             continue
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`fully_shard` each block of {module['name']}: {fmt_range(low, high)} less",
             evidence=f"{fmt(max(units))} of its {fmt(whole)} are one unit, which is gathered as a "
             f"whole; at the peak {fmt(e.report.ledger_at_peak[Category.COMMUNICATION])} were held "
             f"for communication. It has {blocks['count']} equal blocks.",
-            low=low,
-            high=high,
-            ground="estimated",
+            saves=estimated(low, high),
             code=_code(code_name(module), blocks),
         )
 

@@ -24,14 +24,14 @@ from nbmem.core.session.tensor_names import ALL_GATHER, DTENSOR
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
 from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
 from nbmem.report.ledger.observations import rows_at
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -59,15 +59,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     saved = now - int(allocated_with(e.card_ledger, offloaded).max())
     if held < SHARE * whole or not e.matters(saved):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Gather the full state dict into the host's memory: {fmt(saved)} less",
         evidence=f"Between the steps {len(rows)} whole tensors were gathered on the card, up to "
         f"{fmt(held)} of them at once; the parameters of {model['name']} are {fmt(whole)}, of "
         "which this rank has its shards.",
-        low=saved,
-        high=saved,
-        ground="simulated",
+        saves=simulated(saved),
         code=_code(code_name(model)),
     )
 

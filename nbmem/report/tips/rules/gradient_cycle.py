@@ -24,14 +24,14 @@ import numpy as np
 
 from nbmem.core.session.holders import HolderKind
 from nbmem.report.analysis.allocation_lines import allocation_place
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -77,14 +77,11 @@ def _made(e: Evidence, held: list[HeldStorage]) -> str:
 
 def _finding(e: Evidence, freed: int, what: str, evidence: str) -> Iterator[Finding]:
     if e.worth(freed):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title="`p.grad = None` behind each `backward(create_graph=True)`: "
             f"{fmt(freed)} less, {what}",
             evidence=evidence,
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code=f"for p in {e.model_code() or 'model'}.parameters():"
             "   # behind the last use of p.grad\n    p.grad = None",
         )

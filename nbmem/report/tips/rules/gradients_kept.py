@@ -22,8 +22,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import zero_grad_code
 from nbmem.report.analysis.what_if import try_freeing
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.04
@@ -68,15 +68,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     anew = _made_anew(e) if where == "backward" else 0
     optimizer = e.optimizer_code() or "optimizer"
     step = "" if spans[phase].step is None else f", step {spans[phase].step}"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`{optimizer}.zero_grad()` behind `step()`: {fmt_range(max(0, size - anew), size)} "
         "less at the peak",
         evidence=f"At the peak (in {where}{step}) {fmt(there)} of gradients of the step before "
         "were still there; nothing reads them until the next step.",
-        low=max(0, size - anew),
-        high=size,
-        ground="estimated" if anew else "simulated",
+        saves=estimated(max(0, size - anew), size) if anew else simulated(size),
         code=zero_grad_code(e.optimizer_code()),
     )
 

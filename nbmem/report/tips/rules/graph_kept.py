@@ -25,8 +25,7 @@ from nbmem.core.session.tensor_names import in_traceback
 from nbmem.report.analysis.graph_holders import join_by_graph
 from nbmem.report.analysis.growth_candidates import common_place, merge_by_root
 from nbmem.report.analysis.program_names import is_expression, items_of
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.graph_holders import GraphHolders
     from nbmem.report.analysis.growth_candidates import Candidate
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -125,16 +125,13 @@ def _finding(
     known = [f"{item}.detach()" for item in items if item is not None]
     all_known = known and len(known) == len(names)
     instead = " and ".join(known) if all_known else "values from .detach() or .item()"
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=f"{kept} {'keep' if len(names) > 1 else 'keeps'} the graphs of {passes} forward "
         f"passes: {fmt(freed)}; keep {instead} instead",
         evidence=f"What {passes} forward passes saved for backward lives at the end, about "
         f"{fmt(freed // passes)} a pass, and no backward has freed it; "
         f"{f'the graph of {kept}' if names else 'a graph'} keeps it.",
-        low=freed,
-        high=freed,
-        ground="exact",
+        saves=exact(freed),
         code=code,
     )
 

@@ -31,11 +31,10 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
-from nbmem.report.model import Finding
 from nbmem.report.tips.detectors.filled_results import filled_results
 from nbmem.report.tips.detectors.left_hooks import left_hooks
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.growth import Growth
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -134,13 +134,11 @@ def _later(growth: Growth) -> str:
 def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) -> Finding:
     name = growth.title or "What no name holds"
     code = _code(e, growth, kept)
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=f"{name} grows by {fmt(_slope(growth))} with every step and holds {fmt(held)}",
         evidence=f"More of it is left from step to step, {_later(growth)}",
-        low=held if code else held - _slope(growth),  # a cure may keep what is in use
-        high=held,
-        ground="exact" if code else "estimated",
+        # a cure without code may keep what is in use
+        saves=exact(held) if code else estimated(held - _slope(growth), held),
         code=code,
     )
 
@@ -150,15 +148,12 @@ def _of_hooks(e: Evidence) -> Iterator[Finding]:
     for left in left_hooks(e):
         held, told = e.freed_bytes(left.storages), {one.root for one in e.growing}
         if e.worth(held) and left.module.split(".")[0] not in told:
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`{left.module}` has {left.hooks} hooks whose objects keep {fmt(held)}: "
                 "`handle.remove()` when each is done",
                 evidence=f"{len(left.storages)} tensors are reached only through hooks of "
                 f"{left.module}. Each registered one adds its own, with every call.",
-                low=held - held // left.hooks,  # the last one may be in use
-                high=held,
-                ground="estimated",
+                saves=estimated(held - held // left.hooks, held),  # the last one may be in use
             )
 
 
@@ -172,31 +167,25 @@ def _filled(e: Evidence) -> Iterator[Finding]:
     if e.is_large_part(low):
         first = results.lines[0]
         made = " and ".join(f"`{line.text}` ({line.place})" for line in results.lines[:2])
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"{made} in {first.frame.function}() "
             f"collect{'s' * (len(results.lines) == 1)} results on the card: "
             f"{fmt_range(low, high)} less at the peak with them on the CPU",
             evidence="A module is called many times, and each result is written into a part of "
             'it. Make it with device="cpu", and move each part there.',
-            low=low,
-            high=high,
-            ground="simulated",
+            saves=simulated(low, high),
         )
 
 
 def _at_peak(growth: Growth, low: int, high: int) -> Finding:
     where = f" made at {growth.line}" if growth.line else ""
     name, size = growth.title or f"A list of tensors{where}", fmt(growth.held)
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "
         f"at the peak: keep it on the CPU",
         evidence=f"It was freed later, but until then it grew from step to step, {_later(growth)} "
         f"Moved to the CPU at once, it leaves the peak {fmt_range(low, high)} lower.",
-        low=low,
-        high=high,
-        ground="simulated",
+        saves=simulated(low, high),
     )
 
 

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import Action
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.session.events import Stack
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 NEAR = 3
@@ -52,14 +52,11 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     low = saves if known else 0
     name = (model.get("relu_classes") or ["ReLU"])[0]
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`nn.{name}(inplace=True)`: {fmt_range(low, saves)} less at the peak",
         evidence=f"{model['relu_not_inplace']} activation functions of {e.model_name()} are not in "
         f"place; one wrote {fmt(saves)} at the peak beside an input that then went.",
-        low=low,
-        high=saves,
-        ground="simulated" if known else "estimated",
+        saves=(simulated if known else estimated)(low, saves),
         code=None
         if e.model_code() is None
         else f"import torch\n\nfor module in {e.model_code()}.modules():\n"

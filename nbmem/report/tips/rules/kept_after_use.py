@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.model import Finding
-from nbmem.report.tips.detectors.unread_variables import unread_variables
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.detectors.unread_variables import joined
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -43,9 +43,7 @@ _OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
 def check(e: Evidence) -> Iterator[Finding]:
     """Find the data that variables keep in vain at the peak."""
     a, category = e.card_ledger.allocations, e.card_ledger.category
-    found = [
-        one for one in unread_variables(e) if not np.isin(category[one.rows], _OF_MODELS).any()
-    ]
+    found = [one for one in e.unread_variables if not np.isin(category[one.rows], _OF_MODELS).any()]
     sizes = [int(a.block[one.rows].sum()) for one in found]
     found = [
         one for one, size in zip(found, sizes, strict=True) if size >= LEAST_OF_ALL * sum(sizes)
@@ -53,27 +51,20 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not found:
         return
     found.sort(key=lambda one: -int(a.block[one.rows].sum()))
-    rows, since = (
-        np.concatenate([getattr(one, key) for one in found]) for key in ("rows", "since")
-    )
-    gain, when = e.peak_saving(rows, since), "at the peak"
+    unread = joined(found)
+    gain, when = e.peak_saving(unread.rows, unread.since), "at the peak"
     if not e.is_needless(gain):
-        gain, when = _later(e, rows, since), "from then on"
+        gain, when = _later(e, unread.rows, unread.since), "from then on"
     if not e.is_needless(gain):
         return
-    names = [*dict.fromkeys(name for one in found for name in one.names)]
-    code, first = f"del {', '.join(names)}", found[0]
-    where = f" in {first.function}" if first.function else ""
-    several = len(names) > 1
-    yield Finding(
-        rule=RULE.name,
-        title=f"`{code}` behind the last use{where}, before {first.line}: {fmt(gain)} less {when}",
-        evidence=f"No line from {first.line} on reads {' or '.join(names)}, and "
-        f"{'they hold' if several else 'it holds'} {fmt(int(a.block[rows].sum()))}.",
-        low=gain,
-        high=gain,
-        ground="exact",
-        code=f"{code}   # behind the last use",
+    where = f" in {unread.function}" if unread.function else ""
+    hold = "they hold" if len(unread.names) > 1 else "it holds"
+    yield RULE.finding(
+        title=f"`{unread.code}` behind the last use{where}, before {unread.line}: {fmt(gain)} less "
+        f"{when}",
+        evidence=f"{unread.evidence}, and {hold} {fmt(int(a.block[unread.rows].sum()))}.",
+        saves=exact(gain),
+        code=f"{unread.code}   # behind the last use",
     )
 
 

@@ -29,8 +29,7 @@ import numpy as np
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.oom.failed_request import request_that_ended
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.core.session.events import Stack
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -77,17 +77,14 @@ def _refused(e: Evidence) -> Iterator[Finding]:
     much = f"{case.size / case.capacity:.1f} times what the card could give"
     if case.size < case.capacity:
         much = f"{100 * case.size / case.capacity:.0f}% of the card"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{what}{where} makes one tensor of {fmt(case.size)}, {much}: "
         f"compute it in {parts} parts or more",
         evidence=f"It was requested when {fmt(case.free)} were free. In {parts} parts of "
         f"{fmt(ceil(case.size / parts))}, a part, its gradient and two copies fit into what live "
         "tensors leave of the card. Loop over `x.chunk(n)`, and use each part before the next one "
         "is made.",
-        low=case.size - ceil(case.size / parts),
-        high=case.size,
-        ground="estimated",
+        saves=estimated(case.size - ceil(case.size / parts), case.size),
     )
 
 
@@ -113,16 +110,13 @@ def _copied(e: Evidence) -> list[Finding]:
     module = _MODULE.search(name)
     what = module[1] if module is not None else name.removesuffix(VIEW)
     return [
-        Finding(
-            rule=RULE.name,
+        RULE.finding(
             title=f"The result of {what or 'a module'} and its float32 copy hold {fmt(size)} at "
             "the peak: compute only the positions that you read, or compute it in parts",
             evidence=f"A tensor of {fmt(int(a.requested[results[-1]]))} was copied to "
             f"{fmt(int(a.requested[copies[-1]]))}, {len(copies)} times. Without the copies the "
             f"peak falls by {fmt_range(low, low)}, without the whole result by {fmt(high)}.",
-            low=low,
-            high=high,
-            ground="exact",
+            saves=exact(low, high),
         )
     ]
 
@@ -147,15 +141,12 @@ def _short(e: Evidence) -> Iterator[Finding]:
     if e.ran_out or e.short is None or top is None or not e.dominates(top.block, SHARE):
         return
     where = f" (made at {top.line})" if top.line else ""
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"One tensor is {100 * top.block / e.report.peak.allocated:.0f}% of the peak: "
         f"{top.name or 'without a name'}, {fmt(top.block)}",
         evidence=f"{e.short}. Made in parts{where}, each used before the next, it takes a part of "
         "these bytes.",
-        low=0,
-        high=top.block,
-        ground="estimated",
+        saves=estimated(0, top.block),
     )
 
 

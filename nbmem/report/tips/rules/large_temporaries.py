@@ -27,8 +27,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_lines
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -175,16 +175,13 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
     called = f", called by `{_short(caller.text)}`," if caller is not None and caller.text else ""
     what = f"`{_short(largest.text)}` ({largest.place})" if largest.text else largest.place
     total = fmt(sum(sizes.values()))
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
         f"{_cure(list(sizes), caller)}",
         evidence=f"{'; '.join(map(_line_sizes, tensors.items()))}. They are freed as soon as the "
         f"function has its result; without them the peak is {fmt(high)} lower, at least "
         f"{fmt(low)}.",
-        low=low,
-        high=high,
-        ground="simulated",
+        saves=simulated(low, high),
     )
 
 

@@ -26,12 +26,12 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_numbers, without_shape
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import is_as_recorded, try_settings
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -50,16 +50,13 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not e.matters(saved) or not (refused or is_as_recorded(e.card_ledger, now)):
         return
     unlimited = next((m for m in e.modules if m.get("limit_all_gathers") is False), None)
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Freed memory waits for another stream: up to {fmt(saved)} less reserved",
         evidence=f"At the highest moment {fmt(waits)} were freed and not free, because another "
         f"stream had to finish first: {_largest_pending(e, at)}. Free at once, the same "
         "requests would have "
         f"reserved {fmt(freed.peak_reserved)} at most, not {fmt(now.peak_reserved)}.",
-        low=0,
-        high=saved,
-        ground="simulated",
+        saves=simulated(0, saved),
         code=None if unlimited is None else _code(code_name(unlimited)),
     )
 

@@ -30,12 +30,12 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
 from nbmem.report.analysis.logits import Logits, logits_of
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_PEAK, OF_THE_CARD = 0.5, 0.25
@@ -61,17 +61,14 @@ def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
     if kept >= high or not _is_worth_it(e, high):
         return
     size = _at_peak(e, found)
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Compute the loss in parts of {PART:,} positions: {fmt_range(high - kept, high)} "
         f"less{_than(e, found)}",
         evidence=f"Scores of {int(found.head['words']):,} words for {found.positions:,} positions "
         f"hold {fmt(size)} of the {fmt(e.report.peak.allocated)} allocated at the peak. Without "
         f"them it is {fmt(high)} lower; a part of them, and one more gradient of the layer's "
         f"weight, take up to {fmt(kept)}.",
-        low=high - kept,
-        high=high,
-        ground="simulated",
+        saves=simulated(high - kept, high),
         code=loss_in_parts(found.model),
     )
 
@@ -100,15 +97,12 @@ def _inferred(e: Evidence, found: Logits) -> Iterator[Finding]:
     high = e.peak_saving(found.rows)
     if inner is None or not inner["keeps"] or not e.is_large_part(high):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"If only the last position's scores are read, pass `logits_to_keep=1`: {fmt(high)} "
         "less",
         evidence=f"The model computes scores of {int(found.head['words']):,} words for "
         f"{found.positions:,} positions: {fmt(_at_peak(e, found))} at the peak.",
-        low=high,
-        high=high,
-        ground="simulated",
+        saves=simulated(high),
     )
 
 

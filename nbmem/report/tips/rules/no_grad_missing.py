@@ -27,9 +27,8 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.report.analysis.program_names import is_expression, no_grad_code
 from nbmem.report.ledger.allocation_facts import NO_NAME
-from nbmem.report.model import Finding
 from nbmem.report.tips.detectors.untrained_modules import loops_with_graph, never_backward
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 from nbmem.report.tips.rules import graph_kept
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -73,15 +73,12 @@ def _logged(e: Evidence) -> Iterator[Finding]:
     )
     gain = e.peak_saving(rows, since)
     if e.is_needless(gain):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"What {loops[0].place} computes keeps a graph that no backward goes through: "
             f"{fmt(gain)} less under torch.no_grad()",
             evidence="Each iteration of a loop left tensors of several lines, and all of them were "
             "freed at once before the backward.",
-            low=gain,
-            high=gain,
-            ground="simulated",
+            saves=simulated(gain),
         )
 
 
@@ -90,14 +87,11 @@ def _beside_training(e: Evidence) -> Iterator[Finding]:
     for module in never_backward(e):
         name, low, high = module.name, module.low, module.high
         if e.is_needless(low):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`{name}` under torch.no_grad(): {fmt_range(low, high)} less at the peak",
                 evidence=f"No backward goes through the graphs of {module.passes} passes of "
                 f"{name}, and none of its weights has a gradient.",
-                low=low,
-                high=high,
-                ground="estimated",
+                saves=estimated(low, high),
                 code=f"{name}.requires_grad_(False)" if is_expression(name) else None,
             )
 
@@ -126,14 +120,11 @@ def _alone(e: Evidence) -> Iterator[Finding]:
         return
     model = e.model_name()
     mode = f"{model} was in eval mode" if evaluated else "There was no backward"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Evaluate under torch.no_grad(): {fmt_range(*saves)} less {where}",
         evidence=f"{mode}, but gradients were on in {_count(passes)}: what was kept there "
         f"for a backward that never came makes up to {fmt(saves[1])} {where}.",
-        low=saves[0],
-        high=saves[1],
-        ground="estimated",
+        saves=estimated(*saves),
         code=no_grad_code(e.model_code() if evaluated else None),
     )
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
@@ -43,16 +43,13 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     if not e.dominates(kept, SHARE) or not e.phases("backward", "forward"):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Keep activations in host memory: {fmt_range(int(LEAST_PART * kept), kept)} "
         "less, for "
         f"at least {fmt(2 * kept)} of transfers in each step",
         evidence=f"Activations are {fmt(kept)} of the {fmt(e.report.peak.allocated)} allocated at "
         f"the peak.{_way(e, 2 * kept)}",
-        low=int(LEAST_PART * kept),
-        high=kept,
-        ground="estimated",
+        saves=estimated(int(LEAST_PART * kept), kept),
         code=_code(e.model_code()),
     )
 

@@ -24,12 +24,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.optimizer_state import can_be_fused, fused_code
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.3
@@ -57,15 +57,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     momentum = state // copies
     eight_bit = min(state, 2 * momentum * _elements(optimizer) // sum(optimizer["parameters"]))
     low, high = sorted((state - momentum, state - eight_bit))
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"Less optimizer state than {optimizer['class']}'s: {fmt_range(low, high)}",
         evidence=f"{optimizer['class']} keeps {fmt(state)} of the "
         f"{fmt(e.report.peak.allocated)} allocated at the peak. 8-bit: about {fmt(eight_bit)}; "
         f"SGD with momentum: {fmt(momentum)}; Adafactor: next to nothing.",
-        low=low,
-        high=high,
-        ground="estimated",
+        saves=estimated(low, high),
         code=None
         if name is None
         else "import bitsandbytes as bnb   # pip install bitsandbytes\n\n"
@@ -87,14 +84,11 @@ def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
     saves = e.peak_saving(rows)
     if e.matters(saves):
         name = e.optimizer_code()
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`fused=True` in {optimizer['class']}: {fmt(saves)} less at the peak",
             evidence="The peak lies inside optimizer.step(), and temporaries of "
             f"{_implementation(optimizer['switches'])} make it; the fused one has none.",
-            low=saves,
-            high=saves,
-            ground="simulated",
+            saves=simulated(saves),
             code=None if name is None else fused_code(name, optimizer),
         )
 

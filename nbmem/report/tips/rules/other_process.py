@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.05
@@ -46,14 +46,11 @@ def check(e: Evidence) -> Iterator[Finding]:
         if listed
         else "The driver does not name the others (common in containers)."
     )
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{fmt(size)} of the card are held by {who}",
         evidence=f"{e.short or 'All tips were asked for'}. {beside} Who holds memory "
         "keeps it until it is shut down.",
-        low=size,
-        high=size,
-        ground="exact",
+        saves=exact(size),
     )
 
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -34,14 +35,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     if e.worth(freed):
         names = list(dict.fromkeys(h.root for s in mine for h in s.holders if h.kind in kinds))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"IPython's `Out` keeps {fmt(freed)}: `%nbmem free out` gives it back",
             evidence=f"{len(mine)} tensors live only because {', '.join(names[:3])}{more} still "
             "has them.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code="%reset -f out",
             command=Command(name="free", arguments=("out",)),
         )

@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import GIB
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LEAST = GIB
@@ -35,14 +35,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not pinned or pinned["used"] is None or pinned["held"] - pinned["used"] < LEAST:
         return
     idle = pinned["held"] - pinned["used"]
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{fmt(idle)} of pinned host memory are held and not used",
         evidence=f"torch holds {fmt(pinned['held'])} of pinned host memory, of which tensors use "
         f"{fmt(pinned['used'])}. It is the host's, not the card's.",
-        low=idle,
-        high=idle,
-        ground="exact",
+        saves=exact(idle),
         code="import torch\n\ntorch._C._host_emptyCache()   # what no tensor uses, once",
     )
 

@@ -26,13 +26,13 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB
 from nbmem.report.analysis.framework_advice import GROWTH, NO_PREALLOCATION
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.session.frameworks import Share
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.25
@@ -87,13 +87,10 @@ def most_used(e: Evidence, name: str) -> int:
 
 
 def _finding(title: str, evidence: str, saves: int, code: str) -> Finding:
-    return Finding(
-        rule=RULE.name,
+    return RULE.finding(
         title=title,
         evidence=evidence,
-        low=saves,
-        high=saves,
-        ground="estimated",
+        saves=estimated(saves),
         code=code,
     )
 

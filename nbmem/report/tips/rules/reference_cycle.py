@@ -28,13 +28,13 @@ from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, estimated, exact, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST, LEAST_OF_PEAK = 4, 0.1
@@ -53,14 +53,11 @@ def check(e: Evidence) -> Iterator[Finding]:
         largest = max(mine, key=lambda s: s.size)
         name = largest.name
         through = f" through `{name.removeprefix(THROUGH)}`" if name.startswith(THROUGH) else ""
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`gc.collect()` gives back {fmt(freed)} that a reference cycle{through} keeps",
             evidence=f"Nothing reaches {len(mine)} tensors any more but objects that point at each "
             f"other; the largest hangs on {largest.name}, {fmt(largest.size)}.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code="import gc\n\ngc.collect()",
         )
 
@@ -80,16 +77,13 @@ def _outside_of_python(e: Evidence) -> Iterator[Finding]:
         most = Counter(a.block[rows].tolist()).most_common(1)[0][1]
         size = int(a.block[rows].sum())
         if most >= FEWEST and e.dominates(size, LEAST_OF_PEAK):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"{place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
                 "a cycle through C++, which gc.collect() does not free",
                 evidence=f"Nothing that Python can see reaches {len(rows)} tensors. A hook of a "
                 "`grad_fn` that refers to the object with the graph closes such a cycle: let it "
                 "hold a `weakref.ref`.",
-                low=size - size // most,
-                high=e.freed_bytes(unseen),
-                ground="estimated",
+                saves=estimated(size - size // most, e.freed_bytes(unseen)),
             )
 
 
@@ -106,16 +100,13 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
     line = users_line(e.session.stacks[stack]) if stack >= 0 else None
     closing = _closing_reference(e, name, dead)
     through = f" through {closing}" if closing else f" of {name}" if name else ""
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"The garbage collector freed {fmt(found.freed)} that reference cycles{through} "
         f"kept, {fmt(found.at_peak)} of it at the peak",
         evidence=f"{len(found.rows)} tensors of the peak were out of use, the largest is "
         f"{name or 'unnamed'}{f', made at {line}' if line else ''}. Break the cycle, or "
         "call `gc.collect()` where they go out of use.",
-        low=found.low,
-        high=max(found.low, found.high),
-        ground="simulated",
+        saves=simulated(found.low, max(found.low, found.high)),
         code="import gc\n\ngc.collect()   # behind the `del`, or at the end of a step",
     )
 
@@ -134,16 +125,13 @@ def _after_failure(e: Evidence) -> Iterator[Finding]:
     rows = np.flatnonzero(np.isin(a.freed, late) & (a.allocated_at < at))
     freed = int(a.block[rows].sum())
     if e.worth(freed):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"The garbage collector freed {fmt(freed)} that reference cycles kept, "
             "but only after the request had failed",
             evidence=f"Nothing reached {len(rows)} tensors any more when the program asked for "
             f"{fmt(failed.size)}. Break the cycle, or call `gc.collect()` where they go out "
             "of use.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code="import gc\n\ngc.collect()   # before the line that failed",
         )
 

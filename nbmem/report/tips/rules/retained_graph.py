@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.module_passes import Ints, Passes
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 WHOLE = 0.9
@@ -51,15 +51,12 @@ def check(e: Evidence) -> Iterator[Finding]:
         return
     low, high = e.peak_saving(rows, ends), _at_most(e, rows, ends)
     if e.is_needless(low):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`backward()` without `retain_graph=True`: {fmt_range(low, high)} less at "
             "the peak",
             evidence="At the peak a graph is there that a backward has gone through. No later one "
             "does: it is freed when its loss is assigned anew.",
-            low=low,
-            high=high,
-            ground="estimated",
+            saves=estimated(low, high),
         )
 
 

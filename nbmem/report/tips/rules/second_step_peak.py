@@ -35,14 +35,14 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MAX_EVENTS, try_again
 from nbmem.report.ledger.observations import rows_at
-from nbmem.report.model import Finding
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LEAST_HELD_OVER = 0.1
@@ -107,14 +107,11 @@ def _of_inference(e: Evidence) -> Iterator[Finding]:
     names = [name for name, size in sizes.items() if size >= LEAST_OF_ALL * sum(sizes.values())]
     if names and e.dominates(gain, BESIDE) and e.matters(gain):
         released = _released(sorted(names, key=sizes.__getitem__, reverse=True))
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{released}` at the end of the loop: {fmt_range(gain, high)} less at the peak",
             evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what one pass has made "
             "until the next pass has made it again. If not all of it is read, keep only that.",
-            low=gain,
-            high=high,
-            ground="simulated",
+            saves=simulated(gain, high),
             code=f"{released}   # at the end of the loop's body",
         )
 
@@ -146,15 +143,12 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
     names = [name for name in sizes if sizes[name] >= LEAST_OF_ALL * sum(sizes.values())]
     names.sort(key=sizes.__getitem__, reverse=True)
     released = _released(names)
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`{released}` at the end of the loop: {fmt(gain)} less at the peak",
         evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what the forward made until "
         "the next iteration assigns the name anew: its forward ran beside these tensors, which "
         "the first one's did not.",
-        low=gain,
-        high=gain,
-        ground="exact",
+        saves=exact(gain),
         code=f"{released}   # at the end of the loop's body",
     )
 
@@ -184,14 +178,11 @@ def _of_evaluation(e: Evidence) -> Iterator[Finding]:
             continue
         if not e.is_needless(beside) or not e.worth(e.report.peak.allocated - peak):
             continue
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{name}.clear()` behind the evaluation: {fmt(beside)} less in the training",
             evidence=f"{name} keeps {len(mine)} results of evaluations through the training "
             "behind them, which gives them to no module and saves them for no backward.",
-            low=beside,
-            high=beside,
-            ground="exact",
+            saves=exact(beside),
             code=f"{name}.clear()   # once they are evaluated",
         )
 
@@ -227,14 +218,11 @@ def _of_training(e: Evidence) -> Iterator[Finding]:
         largest = rows[np.argsort(-a.block[rows])].tolist()
         names = [found[row] for row in largest if a.block[row] >= LEAST_OF_ALL * gain]
         released = _released([*dict.fromkeys(names)])
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{released}` before the evaluation: {fmt(gain)} less at the peak",
             evidence="An evaluation makes the peak, beside what the training step before it has "
             "left in variables.",
-            low=gain,
-            high=gain,
-            ground="exact",
+            saves=exact(gain),
             code=f"{released}   # before the evaluation",
         )
 
@@ -295,15 +283,12 @@ def _with_state(e: Evidence) -> Iterator[Finding]:
     if not size or not e.dominates(low - peak, SHARE):
         return
     first = int(card_ledger.allocated[begins : before + 1].max())
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"The second iteration will peak at {fmt_range(low, high)}, "
         f"{fmt_range(low - peak, high - peak)} above the first",
         evidence=f"Forward and backward peaked at {fmt(first)} before the optimizer made "
         f"{fmt(size)} of state; from now on it is there from the start.",
-        low=low - peak,
-        high=high - peak,
-        ground="simulated",
+        saves=simulated(low - peak, high - peak),
     )
 
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -35,17 +35,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not info.wddm or not e.worth(info.spilled_bytes):
         return
     spilled = fmt(info.spilled_bytes)
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{spilled} did not fit on the card and slowed it down from the host's memory: "
         'set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"',
         evidence=f"The card has {fmt(info.own_bytes)}, torch held up to "
         f"{fmt(e.report.peak.reserved)}, and at least {spilled} of it lay in the host's memory at "
         "one time. With that setting of the NVIDIA Control Panel for this python.exe the driver "
         "says that memory ran out (in WSL it has no effect).",
-        low=info.spilled_bytes,
-        high=info.spilled_bytes,
-        ground="exact",
+        saves=exact(info.spilled_bytes),
     )
 
 

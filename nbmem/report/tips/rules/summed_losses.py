@@ -24,14 +24,14 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import STEP, is_graph_name
 from nbmem.core.session.variable_paths import parse_path
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     Ints = NDArray[np.int64]
@@ -62,15 +62,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     low, high = _saved(e, found)
     passes = max(len(one.begins) - 1 for one in found)
     if e.is_large_part(low):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`loss.backward()` for each of the {passes} passes whose losses are summed: "
             f"{fmt_range(low, high)} less at the peak",
             evidence=f"The activations of {passes} passes wait for one backward, though no pass "
             "was given what another one made. Gradients add up just the same.",
-            low=low,
-            high=high,
-            ground="estimated",
+            saves=estimated(low, high),
         )
 
 

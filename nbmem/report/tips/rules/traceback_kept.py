@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import RUN_BEFORE, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -41,14 +42,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`%nbmem free traceback` gives back {fmt(freed)} of the cell that failed",
             evidence=f"{len(mine)} tensors live only in the frames of a traceback; the largest is "
             f"{largest.name}, {fmt(largest.size)}.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             command=Command(name="free", arguments=("traceback",)),
         )
     yield from _of_runs_before(e, before)
@@ -60,15 +58,12 @@ def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Iterator[Finding]:
     freed = e.freed_bytes(mine)
     if e.worth(freed):
         largest = max(mine, key=lambda s: s.size)
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"{fmt(freed)} belong to {RUN_BEFORE}: `import gc; gc.collect()`",
             evidence=f"{len(mine)} tensors live only in frames of exceptions that a later one has "
             f"replaced; the largest is {largest.name}, {fmt(largest.size)}. "
             "`%nbmem free traceback` collects them, too.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code="import gc\n\ngc.collect()",
             command=Command(name="free", arguments=("traceback",)),
         )
@@ -83,14 +78,11 @@ def _named(e: Evidence) -> Iterator[Finding]:
         freed = e.freed_bytes(mine)
         if e.worth(freed) and root.isidentifier():
             largest = max(mine, key=lambda h: h.size)
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`del {root}` gives back {fmt(freed)}: tensors of an exception's frames",
                 evidence=f"{len(mine)} tensors live only in frames of an exception that {root} "
                 f"keeps; the largest is {largest.name}, {fmt(largest.size)}.",
-                low=freed,
-                high=freed,
-                ground="exact",
+                saves=exact(freed),
                 code=f"import gc\n\ndel {root}   # keep str(e), or e.with_traceback(None)\n"
                 f"gc.collect()   # a frame of the exception may refer to {root}",
                 command=Command(name="free", arguments=(root,)),

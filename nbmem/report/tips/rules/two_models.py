@@ -41,17 +41,17 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.model import Command, Finding
+from nbmem.report.model import Command
 from nbmem.report.tips.detectors.copied_models import built_again, copies
-from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.9
@@ -82,35 +82,27 @@ def _reloaded(e: Evidence) -> Iterator[Finding]:
     size = e.freed_bytes(held)
     if coming and not coming - Counter(h.form for h in held) and e.dominates(size, LARGE):
         place = common_place(names.values())
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{place}` still holds a model while one like it is loaded: use it again, or "
             f"delete it before, {fmt(size)}",
             evidence=f"Memory ran out when {coming.total()} weights of the next one were on the "
             "card, all with the shapes of its own.",
-            low=size,
-            high=size,
-            ground="exact",
+            saves=exact(size),
         )
 
 
 def _unread(e: Evidence) -> Iterator[Finding]:
     """Find models that no later line of the script reads."""
-    for one in unread_variables(e):
-        names = [name for name in one.names if not marks_intended_copy(name)]
+    for one in e.unread_variables:
         mine = np.isin(e.card_ledger.category[one.rows], (Category.WEIGHTS, Category.BUFFERS))
         gain = e.peak_saving(one.rows, one.since)
-        if mine.any() and len(names) == len(one.names) and e.is_needless(gain):
-            code = f"del {', '.join(names)}"
-            yield Finding(
-                rule=RULE.name,
-                title=f"`{code}` before {one.line}: {fmt(gain)} less at the peak",
-                evidence=f"No line from {one.line} on reads {' or '.join(names)}, and the "
-                "weights are still there at the peak.",
-                low=gain,
-                high=gain,
-                ground="exact",
-                code=f"{code}   # behind the last use",
+        intended = any(map(marks_intended_copy, one.names))
+        if mine.any() and not intended and e.is_needless(gain):
+            yield RULE.finding(
+                title=f"`{one.code}` before {one.line}: {fmt(gain)} less at the peak",
+                evidence=f"{one.evidence}, and the weights are still there at the peak.",
+                saves=exact(gain),
+                code=f"{one.code}   # behind the last use",
             )
 
 
@@ -133,15 +125,12 @@ def _replaced(e: Evidence) -> Iterator[Finding]:
         gain = e.peak_saving(model.rows, model.since)
         if e.dominates(gain, LEAST_OF_PEAK):
             roots = ", ".join(model.roots)
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`del {roots}` before the next model is built: {fmt(gain)} less at the peak",
                 evidence=f"{' and '.join(model.roots)} still held the former model while the next "
                 "one came to the card. With the former one deleted before, the peak would be "
                 f"{fmt(e.report.peak.allocated - gain)}.",
-                low=gain,
-                high=gain,
-                ground="exact",
+                saves=exact(gain),
                 code=f"del {roots}   # before the next model is built",
             )
 
@@ -151,15 +140,12 @@ def _built_again(e: Evidence) -> Iterator[Finding]:
     place, model, rows = built_again(e)
     gain = e.peak_saving(rows)
     if e.is_needless(gain):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"{place} has the weights of {model} again: {fmt(gain)} less at the peak if it "
             f"uses {model} itself",
             evidence=f"Weights with the names and shapes of {model}'s were made during the "
             "training, and freed again.",
-            low=gain,
-            high=gain,
-            ground="exact",
+            saves=exact(gain),
         )
 
 
@@ -169,14 +155,11 @@ def _idle(e: Evidence) -> Iterator[Finding]:
         gain = e.peak_saving(model.rows, model.since)
         if e.is_needless(gain):
             release = f"del {model.name}" if model.name.isidentifier() else f"Release {model.name}"
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`{release}` behind its last call: {fmt(gain)} less at the peak",
                 evidence=f"{model.name} was called for the last time before {model.later}, and "
                 "its weights were still there at the peak.",
-                low=gain,
-                high=gain,
-                ground="exact",
+                saves=exact(gain),
             )
 
 
@@ -184,13 +167,10 @@ def _second_copies(e: Evidence) -> Iterator[Finding]:
     for copy in copies(e):
         freed = e.freed_bytes(copy.storages)
         if e.is_needless(freed):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"{copy.title}: {fmt(freed)}; {copy.cure}",
                 evidence=copy.evidence,
-                low=freed,
-                high=freed,
-                ground="exact",
+                saves=exact(freed),
                 code=copy.code,
             )
 
@@ -206,16 +186,13 @@ def _cached(e: Evidence) -> Iterator[Finding]:
         freed = e.freed_bytes(mine)
         as_arguments = any(h.name.startswith(KEY_OF) and _is_weight(e, h) for h in mine)
         if e.worth(freed) and as_arguments and is_expression(place):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`{place}.cache_clear()` gives back {fmt(freed)}: its lru_cache keeps "
                 "models",
                 evidence=f"Calls of {place} that functools.lru_cache remembers have models as "
                 f"their arguments (a method's `self`). Nothing else keeps these {len(mine)} "
                 "tensors.",
-                low=freed,
-                high=freed,
-                ground="exact",
+                saves=exact(freed),
                 code=f"{place}.cache_clear()",
             )
 
@@ -234,15 +211,12 @@ def _unused(e: Evidence) -> Iterator[Finding]:
         if not (e.matters(freed) or large):
             continue
         code = f"del {', '.join(names)}" if model.roots else f'{model.name}.to("cpu")'
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{code}` gives back {fmt(freed)}: a model that is no longer used",
             evidence=f"{' and '.join(names)} alone keep{'s' * (len(names) == 1)} "
             f"{len(model.storages)} tensors of a model that was not called since {model.later} "
             f"{'began to train' if model.trained else 'was first called'}.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code=code,
             command=Command(name="free", arguments=names) if model.roots else None,
         )
@@ -272,14 +246,11 @@ def _copies(e: Evidence) -> Iterator[Finding]:
         alike = Counter(s.form for s in mine) & forms
         if not forms or alike.total() < ALIKE * forms.total() or not e.worth(freed):
             continue
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`del {root}` gives back {fmt(freed)}: a second copy of {model}",
             evidence=f"The {kind} {root} alone holds {alike.total()} tensors with the shapes of "
             f"{model}'s weights, and no module that holds them was called.",
-            low=freed,
-            high=freed,
-            ground="exact",
+            saves=exact(freed),
             code=f"del {root}",
             command=Command(name="free", arguments=(root,)),
         )

@@ -36,15 +36,15 @@ from nbmem.core.session.tensor_names import (
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.module_passes import NO_MODULE, Passes
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.model import Finding
 from nbmem.report.tips.detectors.untrained_modules import never_stepped
-from nbmem.report.tips.rule import Rule, fmt, fmt_range
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.module_passes import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -76,15 +76,12 @@ def _without_optimizer(e: Evidence) -> Iterator[Finding]:
     for module in never_stepped(e):
         name, low, high = module.name, module.low, module.high
         if e.is_needless(low):
-            yield Finding(
-                rule=RULE.name,
+            yield RULE.finding(
                 title=f"`{name}.requires_grad_(False)`, since no optimizer has its weights: "
                 f"{fmt_range(low, high)} less at the peak",
                 evidence=f"Each backward adds to the gradients of {name}, which no optimizer uses "
                 f"or clears. {module.passes} passes kept their activations for them.",
-                low=low,
-                high=high,
-                ground="estimated",
+                saves=estimated(low, high),
                 code=f"{name}.requires_grad_(False)" if is_expression(name) else None,
             )
 
@@ -121,15 +118,12 @@ def _frozen(e: Evidence) -> Iterator[Finding]:
     low = e.peak_saving(rows) - 2 * int(a.block[rows].max(initial=0))
     high = e.peak_saving(np.concatenate([rows, *tails]))
     if e.is_needless(low):
-        yield Finding(
-            rule=RULE.name,
+        yield RULE.finding(
             title=f"`{place}` is frozen, and keeps activations for gradients that nobody reads: "
             f"{fmt_range(low, high)} less under torch.no_grad()",
             evidence=f"No weight of {place} gets a gradient, nor does anything before it. It was "
             "given an input that wants gradients, so its graph was kept.",
-            low=low,
-            high=high,
-            ground="estimated",
+            saves=estimated(low, high),
         )
 
 
@@ -152,16 +146,13 @@ def _thrown_away(e: Evidence) -> Iterator[Finding]:
         return
     module, result = found[-1].module, found[-1].result
     detached = f"`{result}.detach()`" if result else f"Detach what {module} returns"
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"{detached} where {module}'s gradients are thrown away: {fmt(gain)} less at the "
         "peak",
         evidence=f"{len(found)} backwards went on into {module}. zero_grad() freed the gradients "
         f"that they filled there before an optimizer's step used them. They, and what {module} "
         "had saved for them, are for nothing.",
-        low=gain,
-        high=gain,
-        ground="simulated",
+        saves=simulated(gain),
     )
 
 

@@ -19,12 +19,12 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import KIB, MIB
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.25
@@ -44,14 +44,11 @@ def check(e: Evidence) -> Iterator[Finding]:
     free = e.fullest[Category.FREE]
     if not e.worth(saves) or not (e.everything or saves >= SHARE * free):
         return
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"`CUBLAS_WORKSPACE_CONFIG=:16:8` gives back {fmt(saves)}",
         evidence=f"{np.count_nonzero(kept)} workspaces of cuBLAS hold {fmt(size)}; "
         f"{fmt(free)} of the card were free when most was reserved.",
-        low=saves,
-        high=saves,
-        ground="simulated",
+        saves=simulated(saves),
         code='import os\n\nos.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"   '
         "# before torch touches the card",
     )

@@ -21,12 +21,12 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ZERO_BUCKET
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
-from nbmem.report.model import Finding
-from nbmem.report.tips.rule import Rule, fmt
+from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
@@ -47,15 +47,12 @@ def check(e: Evidence) -> Iterator[Finding]:
     if not (e.dominates(saved, SHARE) or (e.worth(saved) and (e.short or e.everything))):
         return
     size = max(int(e.card_ledger.allocations.requested[move.row]) for move in moves)
-    yield Finding(
-        rule=RULE.name,
+    yield RULE.finding(
         title=f"A smaller `reduce_bucket_size` in DeepSpeed: {fmt(saved)} less",
         evidence=f"A bucket of gradients takes {fmt(size)}, for {told['bucket']:,} elements, and "
         f"all gradients together have {told['gradients']:,}. The peak is {fmt(now)}, and "
         f"{fmt(now - saved)} with a bucket that they fill.",
-        low=saved,
-        high=saved,
-        ground="simulated",
+        saves=simulated(saved),
         code="# in DeepSpeed's configuration, by whatever name your program has for it\n"
         f'config["zero_optimization"]["reduce_bucket_size"] = {told["gradients"]:_}',
     )

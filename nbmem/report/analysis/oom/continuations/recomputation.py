@@ -14,6 +14,7 @@ from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
 from nbmem.report.model import Finding
+from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +49,7 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             title=f"Compute activations again in backward: about {format_bytes(size)}",
             evidence=f"With checkpoints around blocks of about {length} layers the request is "
             "served; the forward is then computed twice.",
-            low=size,
-            high=size,
-            ground="estimated",
+            **estimated(size),
             code=code,
         ),
         trial.now(freed=freed, then=then),

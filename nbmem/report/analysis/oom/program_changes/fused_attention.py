@@ -12,6 +12,7 @@ from nbmem.core.units import format_bytes
 from nbmem.report.analysis.eager_attention import eager_attention, grouped_attention
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
 from nbmem.report.model import Finding
+from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +62,7 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             title=f"Fused attention: about {format_bytes(size)} less",
             evidence=f"{found.why} writes scores of {_pairs(found.positions)} for each head; a "
             "fused kernel writes none.",
-            low=size,
-            high=size,
-            ground="estimated",
+            **estimated(size),
             code=found.code,
         ),
         trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, mask))),

@@ -15,6 +15,7 @@ from nbmem.report.analysis.logits import Logits, logits_of
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
 from nbmem.report.analysis.program_names import largest_model
 from nbmem.report.model import Finding
+from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,9 +52,7 @@ def loss_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             "less",
             evidence=f"The scores of {int(found.head['words']):,} words for {found.positions:,} "
             "positions are computed and freed part by part.",
-            low=saved,
-            high=saved,
-            ground="estimated",
+            **estimated(saved),
             code=loss_in_parts(found.model),
         ),
         trial.now(freed=live.tolist(), then=then),

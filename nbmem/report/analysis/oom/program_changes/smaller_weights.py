@@ -10,6 +10,7 @@ from nbmem.report.analysis.library_calls import library_model
 from nbmem.report.analysis.oom.trial import Outcome
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.model import Finding
+from nbmem.report.savings import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,7 @@ def smaller_weights(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             title=f"Load {name or model['name']} in bfloat16: {format_bytes(whole // 2)} in place "
             f"of {format_bytes(whole)}",
             evidence=f"Its float32 weights were being moved to the card; {_there(model)}.",
-            low=whole - whole // 2,
-            high=whole - whole // 2,
-            ground="exact",
+            **exact(whole - whole // 2),
             code=f"import torch\n\n{name}.to(torch.bfloat16).cuda()" if name else None,
         ),
         Outcome("on", loads=True),

@@ -13,6 +13,7 @@ from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, Fu
 from nbmem.report.analysis.optimizer_state import COPIES, can_be_fused, fused_code
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 from nbmem.report.model import Finding
+from nbmem.report.savings import estimated, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,7 @@ def fused_step(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             rule="optimizer_state",
             title=f"`fused=True` in {optimizer['class']}: its step has no temporaries",
             evidence=f"They held {format_bytes(size)} when memory ran out.",
-            low=size,
-            high=size,
-            ground="simulated",
+            **simulated(size),
             code=None if name is None else fused_code(name, optimizer),
         ),
         trial.now(freed=live.tolist(), then=then),
@@ -84,9 +83,7 @@ def eight_bit_state(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             title=f"Keep {optimizer['class']}'s state in 8 bits: about {format_bytes(saved)} less",
             evidence=f"It keeps two numbers for each weight: {format_bytes(whole)}. They are "
             "rounded in blocks of 256, so try it on a short run first.",
-            low=saved,
-            high=saved,
-            ground="estimated",
+            **estimated(saved),
             code=_eight_bit_code(trial, optimizer),
         ),
         trial.now(freed=live.tolist(), then=then.changed_to((*then.blocks, extra))),
@@ -125,9 +122,7 @@ def adapters(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             evidence=f"Gradients and {optimizer['class']}'s state are {format_bytes(3 * weights)} "
             "for all weights; adapters are at most 2% of these. It trains fewer weights, so "
             "compare it on a short run.",
-            low=saved,
-            high=saved,
-            ground="estimated",
+            **estimated(saved),
             code=None
             if name is None
             else "from peft import LoraConfig, get_peft_model\n\n"

@@ -15,6 +15,7 @@ import numpy as np
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.oom.trial import Outcome, kept_elsewhere
 from nbmem.report.model import Finding
+from nbmem.report.savings import exact, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +47,7 @@ def gathered_evaluation(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]
             evidence="They are joined to each batch's, and then move to the host after each. Where "
             "the metric needs only the best word, `preprocess_logits_for_metrics=lambda logits, "
             "labels: logits.argmax(-1)` keeps them small there, too.",
-            low=size,
-            high=size,
-            ground="exact" if outcome.shown else "simulated",
+            **(exact if outcome.shown else simulated)(size),
             code="eval_accumulation_steps = 1   # in TrainingArguments",
         ),
         outcome,
