@@ -9,9 +9,7 @@ import numpy as np
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from nbmem.core.arrays import Ints
 
 # The constants below are those of
 # https://github.com/pytorch/pytorch/blob/v2.13.0/c10/core/AllocatorConfig.h and, up to 2.9, of

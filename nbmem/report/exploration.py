@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
 
 
@@ -208,12 +206,12 @@ class PoolHistory:
             where it was released. It does not exist before its first pair.
     """
 
-    event: NDArray[np.int64]
+    event: Ints
     segments: tuple[PoolSegment, ...]
-    tilings: tuple[NDArray[np.int64], ...]
+    tilings: tuple[Ints, ...]
     states: tuple[tuple[tuple[int, int], ...], ...]
 
-    def at(self, row: int) -> list[tuple[PoolSegment, NDArray[np.int64]]]:
+    def at(self, row: int) -> list[tuple[PoolSegment, Ints]]:
         """Return the segments at a moment with their tilings, largest first."""
         found = []
         for segment, states in zip(self.segments, self.states, strict=True):
@@ -239,7 +237,7 @@ class Details:
 
     phases: tuple[tuple[int, int], ...]
     cells: tuple[CellSpan, ...]
-    live: NDArray[np.int64]
+    live: Ints
     lines: tuple[str | None, ...]
     lives: tuple[Lifetime, ...]
     pool: PoolHistory
@@ -260,11 +258,11 @@ class MomentDetails:
         parts: Parts of the host's memory, shape (n, len(host_memory.PARTS)); None for a card.
     """
 
-    t_ns: NDArray[np.int64]
-    event: NDArray[np.int64]
-    held: NDArray[np.int64]
-    live: NDArray[np.int64]
+    t_ns: Ints
+    event: Ints
+    held: Ints
+    live: Ints
     lines: tuple[str | None, ...]
     lives: tuple[Lifetime, ...]
     pool: PoolHistory
-    parts: NDArray[np.int64] | None = None
+    parts: Ints | None = None

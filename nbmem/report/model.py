@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
     from nbmem.core.session.holders import Holder
     from nbmem.core.session.ranks import Rank
@@ -320,12 +318,12 @@ class Timeline:
         parts: Parts of the host's memory, shape (n, len(host_memory.PARTS)); None for a card.
     """
 
-    t_ns: NDArray[np.int64]
-    event: NDArray[np.int64]
-    held: NDArray[np.int64]
-    reserved: NDArray[np.int64]
+    t_ns: Ints
+    event: Ints
+    held: Ints
+    reserved: Ints
     bands: tuple[tuple[int, int, str, int | None], ...]
-    parts: NDArray[np.int64] | None = None
+    parts: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,9 @@ from nbmem.allocator.rounding import round_sizes, split_thresholds
 from nbmem.core.session.events import GIVES_BACK, TAKES, Action, BlockState, Columns
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Events, Layout
-
-    Ints = NDArray[np.int64]
 
 _SIGN = np.zeros(len(Action), np.int64)
 _SIGN[[*TAKES]] = 1
@@ -83,7 +80,7 @@ def _live_sum(allocations: Allocations, amount: Ints, ended: Ints, count: int) -
     return _curve(int(amount[~born & (ended >= 0)].sum()), change)
 
 
-def _in_segments(allocations: Allocations, pieces: FreeMemory) -> NDArray[np.bool_]:
+def _in_segments(allocations: Allocations, pieces: FreeMemory) -> Mask:
     """Return a mask of the allocations that lie in a cudaMalloc segment.
 
     The others lie in a virtual range or in no known segment.

@@ -11,12 +11,9 @@ from nbmem.allocator.rounding import SMALL_SEGMENT
 from nbmem.core.session.events import Action, BlockState
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Events, Layout
-
-    Ints = NDArray[np.int64]
 
 _MAX_SEARCHES = 2000
 """Contradictions that are searched for a cause; each search reads every piece."""
@@ -82,7 +79,7 @@ class FreeMemory:
         """
         return bool(self._ranges) or bool((events.action == Action.SEGMENT_MAP).any())
 
-    def in_ranges(self, addrs: Ints) -> NDArray[np.bool_]:
+    def in_ranges(self, addrs: Ints) -> Mask:
         """Return a mask of the addresses that lie in a virtual range."""
         if not self._ranges:
             return np.zeros(len(addrs), np.bool_)

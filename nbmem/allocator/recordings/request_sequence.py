@@ -20,11 +20,8 @@ from nbmem.allocator.rounding import SMALL_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.settings import AllocatorSettings
-
-    Ints = NDArray[np.int64]
+    from nbmem.core.arrays import Ints
 
 ALLOCATE, FREE, FREE_LATER, COMPLETE, EMPTY, TAKE = range(6)
 """What an operation does; the rest of its number is that of an allocation, or of a growth."""

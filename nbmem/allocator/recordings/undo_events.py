@@ -11,12 +11,9 @@ from nbmem.allocator.rounding import SMALL_LIMIT, round_sizes
 from nbmem.core.session.events import Action, Blocks, BlockState, Layout
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Events
-
-    Ints = NDArray[np.int64]
 
 _MAX_LONE_COMPLETED_FREES = 3
 """With more completed frees than this and no request, the recording leaves requests out."""
@@ -128,7 +125,7 @@ def _skips_requests(events: Events) -> bool:
 
 
 def _with_surplus(
-    addr: Ints, size: Ints, limit: Ints, unsure: NDArray[np.bool_], events: Events
+    addr: Ints, size: Ints, limit: Ints, unsure: Mask, events: Events
 ) -> tuple[Ints, int]:
     """Enlarge large blocks by a remainder not split off, where it shows.
 

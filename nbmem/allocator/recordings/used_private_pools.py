@@ -16,13 +16,10 @@ from nbmem.core.session.events import Layout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Events, Segments
-
-    Ints = NDArray[np.int64]
 
 
 def reconstruct_with_pools(
@@ -69,11 +66,11 @@ def _releasable_in(
     return curve
 
 
-def _in(segments: Segments, addr: Ints) -> NDArray[np.bool_]:
+def _in(segments: Segments, addr: Ints) -> Mask:
     """Return a mask of the addresses that lie in one of the segments.
 
     The segments are sorted by address.
     """
     row = np.searchsorted(segments.addr, addr, side="right") - 1
-    found: NDArray[np.bool_] = (row >= 0) & (addr < segments.addr[row] + segments.size[row])
+    found: Mask = (row >= 0) & (addr < segments.addr[row] + segments.size[row])
     return found

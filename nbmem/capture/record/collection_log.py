@@ -21,7 +21,8 @@ from nbmem.core.session.session import CollectedFrees
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from nbmem.core.session.events import Events, Ints
+    from nbmem.core.arrays import Ints
+    from nbmem.core.session.events import Events
 
 _FULL = 2
 """The generation of a collection of all objects, which takes milliseconds itself."""

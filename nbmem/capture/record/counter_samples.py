@@ -23,7 +23,8 @@ from nbmem.core.session.session import CounterSamples
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.core.session.events import Events, Ints
+    from nbmem.core.arrays import Ints
+    from nbmem.core.session.events import Events
 
 _NAMES = Counters._fields
 _ACTIONS, _RESERVED = _NAMES.index("actions"), _NAMES.index("reserved")

@@ -13,12 +13,9 @@ from nbmem.core.session.tensor_names import STEP
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.capture.record.hook_events import HookEvent
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.session import CounterSamples
-
-    Ints = NDArray[np.int64]
 
 MAX_CALLS = 200_000
 """Calls of a recording, the latest: as many as there are phases."""

@@ -33,10 +33,9 @@ from nbmem.core.session.tensor_parts import parts_fact
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.capture.record.draft_phases import DraftPhase
     from nbmem.capture.record.recorder import Recorder
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.session import StorageLabels
@@ -291,9 +290,7 @@ def _input_and_weight_positions(
     )
 
 
-def _allocated_positions(
-    events: Events, storage_labels: StorageLabels, *what: Category
-) -> NDArray[np.int64]:
+def _allocated_positions(events: Events, storage_labels: StorageLabels, *what: Category) -> Ints:
     wanted = np.flatnonzero(np.isin(storage_labels.category, what))
     allocs = np.flatnonzero(events.action == Action.ALLOC)
     if not len(wanted) or not len(allocs):

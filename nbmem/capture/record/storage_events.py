@@ -29,13 +29,10 @@ from nbmem.core.session.host_memory import MachineReadings
 from nbmem.core.session.session import CardSamples, CounterSamples, DeviceTrace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.tensors.storage_registry import StorageRegistry
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import DeviceInfo
-
-    Ints = NDArray[np.int64]
 
 UNNAMED, CACHED = BEYOND, 2 * BEYOND
 """Addresses without tensors, for what counters count beyond the observed tensors."""
@@ -255,7 +252,7 @@ def _machine(registry: StorageRegistry, read: Ints, t_ns: Ints) -> MachineReadin
     )
 
 
-def _layout(lifetimes: _Lifetimes, there: NDArray[np.bool_]) -> Layout:
+def _layout(lifetimes: _Lifetimes, there: Mask) -> Layout:
     """Return the layout of the stretches that existed at one moment."""
     rows = np.flatnonzero(there)
     rows = rows[np.argsort(lifetimes.addr[rows])]

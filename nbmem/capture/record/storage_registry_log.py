@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from numpy.typing import NDArray
-
     from nbmem.capture.patches.compilations import OnFault
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceInfo
-
-    Ints = NDArray[np.int64]
 
 MAX_READINGS = 400_000
 """Readings of a device; at this number every second one is dropped."""

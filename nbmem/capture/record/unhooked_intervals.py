@@ -15,11 +15,8 @@ import numpy as np
 from nbmem.core.session.events import TAKES, Action
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Events
-
-    Ints = NDArray[np.int64]
 
 
 def _none() -> Ints:

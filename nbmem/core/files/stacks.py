@@ -18,8 +18,7 @@ from nbmem.core.session.events import Frame
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
 
 _LAST_LINE = 1 << 31
@@ -70,7 +69,7 @@ class Stacks:
             index = self._by_list[id(frames)] = self._index(frames)
         return index
 
-    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> NDArray[np.int64]:
+    def indices_of(self, column: list[list[dict[str, Any]] | None]) -> Ints:
         """Return the indices of a column of stacks.
 
         A list that occurs a thousand times is read once.

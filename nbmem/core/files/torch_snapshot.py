@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
 
 # Names as in torch/csrc/cuda/memory_snapshot.cpp:
@@ -180,7 +179,7 @@ def _require_type(kind: type, what: str, values: list[Any]) -> None:
         raise TypeError(f"{what} is of type {others.pop().__name__}")
 
 
-def _ints(name: str, values: list[Any]) -> NDArray[np.int64]:
+def _ints(name: str, values: list[Any]) -> Ints:
     _require_type(int, name, values)
     return np.fromiter(values, np.int64, len(values))
 

@@ -11,8 +11,7 @@ from nbmem.core.session.events import GIVES_BACK, TAKES, Action
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Events, Layout
     from nbmem.core.session.session import DeviceTrace
 
@@ -35,7 +34,7 @@ def highest_reserved(events: Events, end: Layout) -> int:
     return int(reserved_before(events, end).max())
 
 
-def reserved_before(events: Events, end: Layout) -> NDArray[np.int64]:
+def reserved_before(events: Events, end: Layout) -> Ints:
     """Compute the reserved bytes before each event and at the end.
 
     They are computed backwards from the layout at the end.
@@ -45,7 +44,7 @@ def reserved_before(events: Events, end: Layout) -> NDArray[np.int64]:
 
 def before_each(
     events: Events, more: Sequence[Action], less: Sequence[Action], at_end: int
-) -> NDArray[np.int64]:
+) -> Ints:
     """Compute a running sum of bytes before each event and at the end.
 
     Args:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
-    Codes = NDArray[np.uint8]
+    from nbmem.core.arrays import Codes, Ints
 
 
 class Action(IntEnum):

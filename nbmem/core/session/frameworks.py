@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.events import Columns
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from nbmem.core.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,10 +14,7 @@ from nbmem.core.session.events import Columns, none_if_unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from nbmem.core.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

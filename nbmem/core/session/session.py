@@ -14,17 +14,13 @@ from nbmem.core.session.tensor_names import SENTENCE, printable_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Codes, Ints
     from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.spans import Span
 
-    Ints = NDArray[np.int64]
-    Codes = NDArray[np.uint8]
 
 MAX_LINES = 5_000
 """Limit of the recorded code's lines that a session contains, from the first line."""

@@ -11,11 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 
-    Ints = NDArray[np.int64]
     Key = tuple[int, str, int]
 
 

@@ -21,11 +21,8 @@ from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 _MAX_ROWS = 20_000
 """Activations whose names are read, the largest."""

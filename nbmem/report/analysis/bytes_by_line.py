@@ -17,13 +17,10 @@ from nbmem.report.analysis.source_lines import name_of
 from nbmem.report.exploration import LineRow, Lines
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
     from nbmem.core.session.session import Source
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 MAX_CODE, CONTEXT_LINES = 400, 3
 """Lines up to which code is shown in full. Of longer code, lines that allocated memory are shown,

@@ -19,11 +19,8 @@ from nbmem.report.ledger.phase_map import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 _LASTING = (
     Category.WEIGHTS,

@@ -26,11 +26,8 @@ from nbmem.report.analysis.program_names import largest_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 EAGER, FUSED = "eager", "sdpa"
 _MATH = " (safe_softmax) "

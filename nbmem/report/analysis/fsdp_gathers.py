@@ -17,11 +17,8 @@ from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path, w
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 _BUFFER, _WHOLE = f" {ALL_GATHER}", f" {GATHERED}"
 

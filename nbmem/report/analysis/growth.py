@@ -18,13 +18,11 @@ from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.analysis.iterations import Rise
     from nbmem.report.ledger.card_ledger import CardLedger
 
-    Ints = NDArray[np.int64]
     Rising = tuple[Candidate, Rise]
 
 ALIKE = 0.99

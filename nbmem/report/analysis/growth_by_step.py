@@ -16,13 +16,10 @@ from nbmem.report.exploration import GrowingHolder, StepGrowth
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.session import Source
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 MAX_STEPS, MAX_HOLDERS = 60, 6
 """Steps and holders that are shown; of a longer loop every n-th step, and its last."""

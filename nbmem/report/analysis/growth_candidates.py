@@ -30,12 +30,10 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.report.ledger.card_ledger import CardLedger
 
-    Ints = NDArray[np.int64]
     _Key = tuple[str | None, str, str, bool, Category | None]
 
 KEEPERS = frozenset(

@@ -12,13 +12,10 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.analysis.iterations import Rise
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 MANY = 8
 """Iterations from which allocations without a name may be one list."""

@@ -16,11 +16,8 @@ from nbmem.core.session.events import BEYOND, NOT_KNOWN
 from nbmem.core.session.tensor_names import STEP
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 MIN_ITERATIONS = 4
 """Iterations that make a loop: three differences, so that two jumps are no growth."""

@@ -14,12 +14,9 @@ from nbmem.report.analysis.growth_candidates import Candidate, variable_of
 from nbmem.report.ledger.grown_variables import find_chains
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.iterations import Iterations, Rise
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 AS_BEFORE = 0.75
 """Part of an iteration's other allocations whose sizes are unchanged, where only one tensor grows.

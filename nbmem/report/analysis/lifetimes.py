@@ -15,11 +15,8 @@ from nbmem.report.exploration import CellSpan, Details, Lifetime
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 LIVES = 800
 """Allocations that are listed individually; the others are counted."""

@@ -12,12 +12,9 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 NO_MODULE = -1
 

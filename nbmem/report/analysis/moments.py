@@ -10,11 +10,8 @@ from nbmem.report.analysis.lifetimes import stack_line
 from nbmem.report.model import Moment
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 
 def times_at(card_ledger: CardLedger, positions: Ints, t0_ns: int) -> Ints:

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 PIXEL_ROWS = 8000
 """Parts of the pool that a picture can show separately."""
@@ -292,9 +291,7 @@ def _pieces(granules: Ints, group: Ints, offset: Ints, size: Ints, kind: Ints) -
     return pieces[nonempty], np.repeat(group, 4)[nonempty]
 
 
-def _whole_pages(
-    low: Ints, high: Ints, empty: NDArray[np.bool_], granule: Ints
-) -> tuple[Ints, Ints]:
+def _whole_pages(low: Ints, high: Ints, empty: Mask, granule: Ints) -> tuple[Ints, Ints]:
     """Return the part of each gap that goes back to the driver.
 
     These are whole segments, or whole pages if a segment has pages.

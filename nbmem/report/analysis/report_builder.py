@@ -31,14 +31,11 @@ from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.ledger.balance import Ledger
-
-    Ints = NDArray[np.int64]
 
 MIN_BYTES = MIB
 """Smaller amounts are not mentioned."""

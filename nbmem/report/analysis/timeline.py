@@ -12,11 +12,8 @@ from nbmem.report.analysis.moments import times_at
 from nbmem.report.model import Timeline
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 BINS = 400
 """Intervals of the timeline; each retains its extremes of allocated and peak of reserved."""

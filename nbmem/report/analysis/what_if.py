@@ -19,9 +19,9 @@ from nbmem.report.analysis.replay_variants import NO_LIMIT, AllocatorReplay
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceTrace
     from nbmem.report.analysis.replay_variants import ReplayOutcome
-    from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 
 ALIKE = 0.02

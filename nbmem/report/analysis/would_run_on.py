@@ -29,10 +29,10 @@ from nbmem.report.model import CardFit, WouldRunOn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.card_sizes import CardSize
     from nbmem.report.analysis.oom.trial import Outcome
     from nbmem.report.analysis.replay_variants import ReplayOutcome
-    from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 
 MAX_EVENTS = 60_000

@@ -10,14 +10,10 @@ import numpy as np
 from nbmem.report.ledger.observations import NO_NAME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.categories import Category
     from nbmem.report.ledger.phase_map import PhaseMap
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 __all__ = ["NO_NAME", "Facts"]
 

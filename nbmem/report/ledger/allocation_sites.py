@@ -28,11 +28,10 @@ from nbmem.report.ledger.phase_map import CALLS, NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import Calls
-    from nbmem.report.ledger.allocation_facts import Facts, Ints, Mask
+    from nbmem.report.ledger.allocation_facts import Facts
     from nbmem.report.ledger.phase_map import PhaseMap
 
     _Columns = tuple[Ints, Ints, Ints]
@@ -82,7 +81,7 @@ class AllocationSites:
         facts: Facts,
         names: Ints,
         texts: Sequence[str],
-        category: NDArray[np.uint8],
+        category: Codes,
         calls: Calls | None,
     ) -> None:
         self._facts, self._names, self._texts, self._category = facts, names, texts, category

@@ -26,14 +26,11 @@ from nbmem.report.ledger.cublas_workspaces import workspaces
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Codes, Mask
     from nbmem.report.ledger.allocation_facts import Facts
 
-    Mask = NDArray[np.bool_]
 
-
-def attribute(facts: Facts) -> NDArray[np.uint8]:
+def attribute(facts: Facts) -> Codes:
     """Return the category of each allocation."""
     category = np.full(len(facts.allocations), Category.UNKNOWN, np.uint8)
     open_rows = np.ones(len(category), bool)

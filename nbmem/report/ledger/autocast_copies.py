@@ -16,14 +16,10 @@ from nbmem.core.session.events import Action
 from nbmem.core.session.tensor_names import AUTOCAST_COPY, without_numbers
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import Session
     from nbmem.report.ledger.phase_map import PhaseMap
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 _FULL = " float32"
 

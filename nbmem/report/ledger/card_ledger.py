@@ -33,14 +33,11 @@ from nbmem.report.ledger.reference_models import reference_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
+    from nbmem.core.arrays import Codes, Ints
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.core.session.spans import Span
-
-    Ints = NDArray[np.int64]
 
 
 WORKSPACE = "cuBLAS workspace"
@@ -330,7 +327,7 @@ class CardLedger:
 class _Sums:
     """Requested bytes by category at any position, in O(log n) per position."""
 
-    def __init__(self, a: Allocations, category: NDArray[np.uint8]) -> None:
+    def __init__(self, a: Allocations, category: Codes) -> None:
         self._parts = {
             c: _Curve(a.allocated_at[rows], a.freed[rows], a.requested[rows])
             for c in LIVE
@@ -350,9 +347,7 @@ class _Sums:
 class _Parts:
     """Requested bytes by part of a category at any position."""
 
-    def __init__(
-        self, a: Allocations, category: NDArray[np.uint8], names: Ints, session: Session
-    ) -> None:
+    def __init__(self, a: Allocations, category: Codes, names: Ints, session: Session) -> None:
         known = reference_parts(session.facts, session.names) | parts_by_name(session.facts)
         texts = sorted(set(known.values()))
         by_name = np.full(int(names.max(initial=0)) + 1, NO_NAME, np.int64)

@@ -24,13 +24,9 @@ import numpy as np
 from nbmem.allocator.cublas import WORKSPACE, WORKSPACE_HOPPER, WORKSPACE_LT
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.allocation_facts import Facts
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 CUBLAS = (WORKSPACE_HOPPER, WORKSPACE)
 CUBLASLT = WORKSPACE_LT
@@ -155,6 +151,6 @@ def _cleared(facts: Facts) -> Mask:
     return cleared
 
 
-def _first(which: Mask, born: NDArray[np.int64]) -> int | None:
+def _first(which: Mask, born: Ints) -> int | None:
     rows = np.flatnonzero(which)
     return int(rows[np.argmin(born[rows])]) if len(rows) else None

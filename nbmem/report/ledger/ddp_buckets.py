@@ -17,14 +17,10 @@ from nbmem.core.session.categories import Category
 from nbmem.report.ledger.cublas_workspaces import CUBLAS, CUBLASLT
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels
     from nbmem.report.ledger.phase_map import PhaseMap
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 _MADE_IN = ("load", "input", "forward")
 

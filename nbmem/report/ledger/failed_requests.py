@@ -18,8 +18,7 @@ from nbmem.core.session.oom import is_oom_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Events
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
@@ -99,7 +98,7 @@ def _retried(session: Session, events: Events, errors: dict[int, Refusal | None]
 
 
 def _runs_of_failures(
-    events: Events, requests: NDArray[np.int64], errors: dict[int, Refusal | None]
+    events: Events, requests: Ints, errors: dict[int, Refusal | None]
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive failed requests from one place.
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import Session
-    from nbmem.report.ledger.allocation_facts import Ints, Mask
     from nbmem.report.ledger.failed_requests import FailedRequests
     from nbmem.report.ledger.phase_map import PhaseMap
 

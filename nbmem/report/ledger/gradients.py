@@ -27,14 +27,10 @@ from nbmem.report.ledger.phase_map import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels
     from nbmem.report.ledger.phase_map import PhaseMap
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 _PARTS = re.compile(r"(\S+)(?: \([^()]+\))?( \([\d, ]*\) \w+)$")
 

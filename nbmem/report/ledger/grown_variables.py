@@ -15,12 +15,8 @@ import numpy as np
 from nbmem.core.session.events import BEYOND
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
+    from nbmem.core.arrays import Ints, Mask
 
 NOBODY = -1
 MIN_GROWTHS = 3

@@ -14,13 +14,9 @@ from nbmem.core.session.tensor_parts import KV_CACHE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import DeviceTrace
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 NO_NAME = -1
 
@@ -90,7 +86,7 @@ class Observations:
         self._as[category][rows] = True
         self._names[category][rows] = names
 
-    def add_cache(self, rows: Ints, names: Ints, categories: NDArray[np.uint8]) -> None:
+    def add_cache(self, rows: Ints, names: Ints, categories: Codes) -> None:
         """Record what caches of language models hold.
 
         Its name precedes all others, so that it is the same at every moment.

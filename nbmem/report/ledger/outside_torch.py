@@ -19,13 +19,10 @@ from nbmem.core.session.frameworks import Share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from nbmem.core.session.session import DeviceTrace
-
-    Ints = NDArray[np.int64]
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
+    from nbmem.core.session.session import DeviceTrace
 
 
 def parts_at(readings: MachineReadings | None, t_ns: Ints, held: Ints) -> Ints | None:

@@ -9,11 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.spans import Span
-
-    Ints = NDArray[np.int64]
 
 NOWHERE = -1
 """Outside of every phase."""
@@ -71,13 +68,13 @@ class PhaseMap:
         after: Ints = np.searchsorted(self._first, events, side="right")
         return np.where(self.of(events) == NOWHERE, after, NOWHERE)
 
-    def named(self, phases: Ints, *names: str) -> NDArray[np.bool_]:
+    def named(self, phases: Ints, *names: str) -> Mask:
         """Return a mask of the phases, by index, that have one of the names.
 
         NOWHERE has none.
         """
         named = np.isin(self.names[np.maximum(phases, 0)], names)
-        inside: NDArray[np.bool_] = named & (phases != NOWHERE)
+        inside: Mask = named & (phases != NOWHERE)
         return inside
 
     def next_pass_ends(self, name: str) -> Ints:

@@ -18,12 +18,9 @@ import numpy as np
 from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Mask
     from nbmem.core.session.events import Events
-
-    Mask = NDArray[np.bool_]
 
 NAME = "staging of a reduction"
 SEMAPHORE = 4

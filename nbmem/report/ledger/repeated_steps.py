@@ -15,13 +15,9 @@ import numpy as np
 from nbmem.report.ledger.phase_map import CALLS, NOWHERE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.follow import Allocations
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.phase_map import PhaseMap
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 
 def find_repeats(

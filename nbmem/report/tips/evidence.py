@@ -20,8 +20,7 @@ from nbmem.report.tips.weight_names import weight_forms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.categories import Category
     from nbmem.core.session.events import Stack
     from nbmem.core.session.holders import HeldStorage, Holder
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import PhaseRow, Report
-
-    Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 MIN_BYTES = MIB
 """Bytes below which no tip is given."""

@@ -20,11 +20,8 @@ from nbmem.views.markup import Markup, clipped, element, one_line
 from nbmem.views.palette import COLOURS, INK
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.compare import Comparison, Side
-
-    Ints = NDArray[np.int64]
 
 LEFT, RIGHT = 80, 708
 TOP, BOTTOM = 52, 252

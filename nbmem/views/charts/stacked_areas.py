@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Timeline
-
-    Ints = NDArray[np.int64]
 
 
 class Field(NamedTuple):

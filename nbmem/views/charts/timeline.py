@@ -21,11 +21,8 @@ from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK, TINT_INK
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.report.model import Report, Timeline
 
-    Ints = NDArray[np.int64]
 
 LEFT, RIGHT = 80, 708
 TOP, BOTTOM = 52, 292

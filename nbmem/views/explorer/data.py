@@ -30,8 +30,7 @@ from nbmem.views.would_run_on import would_run_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.exploration import (
         Details,
@@ -82,12 +81,12 @@ def pool_columns(history: PoolHistory) -> dict[str, Any]:
     }
 
 
-def _unit(history: PoolHistory, sizes: NDArray[np.int64]) -> int:
+def _unit(history: PoolHistory, sizes: Ints) -> int:
     columns = [sizes, *(tiling[:, (0, 3)].ravel() for tiling in history.tilings)]
     return max(int(np.gcd.reduce(np.concatenate(columns))), 1)
 
 
-def _flat(tiling: NDArray[np.int64], unit: int) -> Iterator[int]:
+def _flat(tiling: Ints, unit: int) -> Iterator[int]:
     for size, kind, count, free in tiling.tolist():
         yield size // unit
         yield kind

@@ -20,13 +20,10 @@ from nbmem.views.explorer.output import explorer_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.exploration import Details, Lifetime
     from nbmem.report.model import Report, Timeline
-
-    Ints = NDArray[np.int64]
 
 MAX_CHARACTERS = 14_500
 """Characters of a report's data in a notebook; fewer if the text is long."""

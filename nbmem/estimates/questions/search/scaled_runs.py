@@ -16,17 +16,14 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from nbmem.allocator.recordings.request_sequence import (
         RefusedRequest,
         ReplayedPeak,
         RequestSequence,
     )
+    from nbmem.core.arrays import Ints
     from nbmem.estimates.runs.probe_run import Reply
     from nbmem.virtual.cards import Card
-
-    Ints = NDArray[np.int64]
 
 NO_LIMIT = 1 << 60
 EXACT = 1e-4

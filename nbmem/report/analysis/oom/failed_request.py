@@ -15,13 +15,10 @@ from nbmem.core.units import GIB
 from nbmem.report.analysis.what_if import recorded_settings
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nbmem.allocator.settings import AllocatorSettings
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.oom import Refusal
     from nbmem.report.ledger.card_ledger import CardLedger
-
-    Ints = NDArray[np.int64]
 
 _ROUNDED = 0.005
 """Part of a GiB by which the limit in torch's message may be off, as it has two decimals."""
@@ -71,7 +68,7 @@ class FailedRequest:
         """Bytes that the driver had too few."""
         return max(0, self.reserved + self.wanted - self.capacity)
 
-    def of_this_step(self, rows: Ints) -> NDArray[np.bool_]:
+    def of_this_step(self, rows: Ints) -> Mask:
         """Return a mask of allocations made since the failing step began.
 
         Before any step, all of them count.
@@ -79,7 +76,7 @@ class FailedRequest:
         card_ledger = self.card_ledger
         steps = np.array([*(max(0, step) for step in card_ledger.phases.passes), -1], np.int64)
         phase = int(card_ledger.phases.of(np.array([self.index], np.int64))[0])
-        now: NDArray[np.bool_] = steps[card_ledger.born_in[rows]] >= steps[phase]
+        now: Mask = steps[card_ledger.born_in[rows]] >= steps[phase]
         return now
 
 

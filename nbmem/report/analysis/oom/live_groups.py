@@ -14,11 +14,8 @@ from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.model import HeldGroup
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.oom.failed_request import FailedRequest
-
-    Ints = NDArray[np.int64]
 
 TRACEBACK, OUT = "traceback", "out"
 """Names in `%nbmem free` for the traceback of a failed cell, and for IPython's results."""

@@ -43,8 +43,7 @@ from nbmem.report.savings import estimated, simulated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
@@ -220,7 +219,7 @@ def _names(trial: Trial) -> Attempts:
     yield found, outcomes[name]
 
 
-def _without(trial: Trial, rows: NDArray[np.int64]) -> Continuation:
+def _without(trial: Trial, rows: Ints) -> Continuation:
     """Return what follows if some allocations do not come to the card again."""
     removed = {*rows.tolist()}
     return trial.then.changed(lambda b: None if b.requested_at != LIVE and b.row in removed else b)

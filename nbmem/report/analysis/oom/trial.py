@@ -22,15 +22,12 @@ from nbmem.report.analysis.oom.request_replay import FailureReplay, replay_from_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
     from nbmem.report.analysis.oom.request_replay import ReplayEnd
     from nbmem.report.model import Finding
-
-    Ints = NDArray[np.int64]
 
 LONG = 1_000
 """Further steps after which growth is no reason to look for more memory."""

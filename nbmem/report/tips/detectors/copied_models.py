@@ -19,12 +19,9 @@ from nbmem.report.tips.weight_names import split_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 ALIKE = 0.9
 """Part of the model's weights that a copy has at least."""

@@ -14,12 +14,9 @@ from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.ledger.observations import rows_at
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.allocation_lines import UserLine
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 FEWEST = 4
 """Calls of a module during which a tensor waits for their results."""

@@ -15,11 +15,8 @@ from nbmem.core.session.categories import Category
 from nbmem.report.tips.weight_names import OWNED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 MIN_TENSORS = 4
 """Tensors of a checkpoint below which equal sizes may be a coincidence."""

@@ -20,12 +20,10 @@ from nbmem.report.ledger.observations import rows_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.analysis.allocation_lines import AllocationLine
     from nbmem.report.tips.evidence import Evidence
 
-    Ints = NDArray[np.int64]
     Variable = tuple[str, str]
     """A variable, and its function (`main()`), or "" at the top level of the script."""
 
@@ -186,7 +184,7 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _saved(e: Evidence) -> NDArray[np.bool_]:
+def _saved(e: Evidence) -> Mask:
     """Return a mask of what a graph may have saved that lives at the peak."""
     ledger, seen = e.card_ledger, e.trace.storage_labels
     found = np.zeros(len(ledger.allocations.addr), bool)

@@ -15,11 +15,8 @@ from nbmem.report.tips.weight_names import split_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 LEFT = 0.9
 """Part of a module's activations that no backward frees, if none goes through them."""
@@ -131,10 +128,10 @@ def loops_with_graph(e: Evidence) -> Iterator[LoopWithGraph]:
             yield LoopWithGraph(place=place, rows=rows, since=a.allocated_at[following])
 
 
-def _saved(e: Evidence) -> NDArray[np.bool_]:
+def _saved(e: Evidence) -> Mask:
     ledger = e.card_ledger
     in_forward = ledger.phases.named(ledger.born_in, "forward")
-    found: NDArray[np.bool_] = in_forward & (ledger.category == Category.ACTIVATIONS)
+    found: Mask = in_forward & (ledger.category == Category.ACTIVATIONS)
     return found
 
 

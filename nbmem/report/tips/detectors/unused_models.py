@@ -20,12 +20,9 @@ from nbmem.report.tips.purpose_names import marks_intended_copy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 SUCCESSOR = 0.02
 """Part of a model's bytes that the one used after it has at least: a metric has fewer."""

@@ -36,7 +36,7 @@ from nbmem.report.tips.weight_names import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.detectors.shared_variables import Variable
     from nbmem.report.tips.evidence import Evidence

@@ -30,8 +30,7 @@ from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.block_activations import BlockActivations
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
@@ -117,7 +116,7 @@ def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Iterator[F
     )
 
 
-def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
+def _kept_sizes(e: Evidence) -> Ints:
     """Return the activations' block bytes after the largest forward.
 
     In the order of allocation.
@@ -129,16 +128,16 @@ def _kept_sizes(e: Evidence) -> NDArray[np.int64]:
     rows = card_ledger.live(end)
     rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
     rows = rows[np.argsort(card_ledger.allocations.allocated_at[rows])][:MOST_ROWS]
-    blocks: NDArray[np.int64] = card_ledger.allocations.block[rows]
+    blocks: Ints = card_ledger.allocations.block[rows]
     return blocks
 
 
-def _repeated(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64] | None:
+def _repeated(sizes: Ints, count: int) -> Ints | None:
     """Return the sizes that repeat `count` times in a row, or None.
 
     Of several such lists, the one with the most bytes.
     """
-    best: NDArray[np.int64] | None = None
+    best: Ints | None = None
     if count < FEWEST:
         return None
     for period in range(1, len(sizes) // count + 1):

@@ -29,12 +29,9 @@ from nbmem.report.tips.rule import Rule, fmt, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 SHARE = 0.5
 """Part of the model's bytes that must have been live at once."""

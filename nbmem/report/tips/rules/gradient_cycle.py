@@ -29,8 +29,8 @@ from nbmem.report.tips.rule import Rule, exact, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.ledger.allocation_facts import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

@@ -27,9 +27,7 @@ from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
@@ -78,14 +76,14 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _in_private_pool(e: Evidence) -> NDArray[np.bool_]:
+def _in_private_pool(e: Evidence) -> Mask:
     """Return a mask of allocations in pools of CUDA graphs and MemPools."""
     segments, addr = e.trace.end.segments, e.card_ledger.allocations.addr
     private = segments[segments.pool != 0]
     if not len(private):
         return np.zeros(len(addr), bool)
     row = np.searchsorted(private.addr, addr, side="right") - 1
-    inside: NDArray[np.bool_] = (row >= 0) & (addr < private.addr[row] + private.size[row])
+    inside: Mask = (row >= 0) & (addr < private.addr[row] + private.size[row])
     return inside
 
 

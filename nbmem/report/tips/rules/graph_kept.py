@@ -30,16 +30,12 @@ from nbmem.report.tips.rule import Rule, exact, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.graph_holders import GraphHolders
     from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 FEWEST = 3
 """Passes whose results are live at one moment."""

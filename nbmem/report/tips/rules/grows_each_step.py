@@ -39,14 +39,11 @@ from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range, simul
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
 """Kinds of holders that may retain what grows; a running loop has it in a local and frees it at its

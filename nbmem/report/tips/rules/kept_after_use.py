@@ -28,12 +28,9 @@ from nbmem.report.tips.rule import Rule, exact, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 LEAST_OF_ALL = 0.1
 """Part of what all variables keep from which one is named."""

@@ -34,13 +34,10 @@ from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 SHARE = 0.5
 """Part of the card or of the peak from which one result is told."""

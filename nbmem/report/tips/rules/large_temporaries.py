@@ -32,13 +32,11 @@ from nbmem.report.tips.rule import Rule, fmt, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
-    Ints = NDArray[np.int64]
     Lines = Mapping[int, AllocationLine]
 
 SHARE = 1 / 3
@@ -154,9 +152,9 @@ def _has_data(rows: Ints, lines: Lines) -> bool:
     )
 
 
-def _lives(e: Evidence, rows: Ints, top: int) -> NDArray[np.bool_]:
+def _lives(e: Evidence, rows: Ints, top: int) -> Mask:
     a = e.card_ledger.allocations
-    lives: NDArray[np.bool_] = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
+    lives: Mask = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
     return lives
 
 

@@ -34,12 +34,9 @@ from nbmem.report.tips.rules import graph_kept
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
-
-    Ints = NDArray[np.int64]
 
 FEWEST = 3
 """Passes without a backward that show, for a model in training mode, that none will follow."""

@@ -24,7 +24,8 @@ from nbmem.report.tips.rule import Rule, estimated, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.module_passes import Ints, Passes
+    from nbmem.core.arrays import Ints
+    from nbmem.report.analysis.module_passes import Passes
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

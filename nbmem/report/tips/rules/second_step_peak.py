@@ -41,7 +41,7 @@ from nbmem.report.tips.rule import Rule, exact, fmt, fmt_range, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.report.ledger.allocation_facts import Ints
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

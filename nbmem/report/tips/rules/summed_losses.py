@@ -29,12 +29,9 @@ from nbmem.report.tips.rule import Rule, estimated, fmt_range
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
-    Ints = NDArray[np.int64]
 
 FEWEST = 4
 """Passes of one backward from which they are told."""

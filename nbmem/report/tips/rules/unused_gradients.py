@@ -43,7 +43,7 @@ from nbmem.report.tips.weight_names import split_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.module_passes import Ints
+    from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

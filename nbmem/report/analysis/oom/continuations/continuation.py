@@ -16,8 +16,7 @@ from nbmem.core.session.categories import Category
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from nbmem.core.arrays import Mask
     from nbmem.report.ledger.card_ledger import CardLedger
 
 NEVER = float("inf")
@@ -116,7 +115,7 @@ class Continuation:
         return replace(self, blocks=blocks)
 
 
-def grows_with_batch(card_ledger: CardLedger) -> NDArray[np.bool_]:
+def grows_with_batch(card_ledger: CardLedger) -> Mask:
     """Return a mask of the allocations that are in proportion to the batch.
 
     A temporary that is as large as a weight is a gradient on its way. A variable's tensor counts if
@@ -129,5 +128,5 @@ def grows_with_batch(card_ledger: CardLedger) -> NDArray[np.bool_]:
     output = (category == Category.USER_TENSORS) & card_ledger.phases.named(
         card_ledger.born_in, "forward"
     )
-    found: NDArray[np.bool_] = of_step & (np.isin(category, WITH_BATCH) | temporary | output)
+    found: Mask = of_step & (np.isin(category, WITH_BATCH) | temporary | output)
     return found

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.analysis.oom.failed_request import FailedRequest
-
-    Ints = NDArray[np.int64]
 
 MAX_REQUESTS = 100_000
 """Requests before the failed one that are compared."""
@@ -57,7 +56,7 @@ class Requests(NamedTuple):
     """
 
     row: Ints
-    alloc: NDArray[np.bool_]
+    alloc: Mask
     size: Ints
     code: Ints
     step: Ints
@@ -131,7 +130,7 @@ def requests_before(case: FailedRequest) -> Requests:
     )
 
 
-def _numbers(lasting: NDArray[np.bool_]) -> Ints:
+def _numbers(lasting: Mask) -> Ints:
     """Number the allocations that each step makes anew, in order.
 
     The last number is the failed request's. An allocation that is made once, for all steps, has
@@ -260,9 +259,7 @@ def _rows_before(requests: Requests, place: SamePlace) -> dict[int, int]:
     )
 
 
-def _extended_blocks(
-    requests: Requests, place: SamePlace, live: NDArray[np.bool_]
-) -> dict[int, int]:
+def _extended_blocks(requests: Requests, place: SamePlace, live: Mask) -> dict[int, int]:
     """Map live allocations to the bytes by which each step extends them.
 
     Three steps must extend it by the same bytes, as `results = torch.cat([results, new])` does.
@@ -280,9 +277,7 @@ def _extended_blocks(
     return found
 
 
-def _generations(
-    requests: Requests, period: int, grown: set[int], live: NDArray[np.bool_]
-) -> Iterator[int]:
+def _generations(requests: Requests, period: int, grown: set[int], live: Mask) -> Iterator[int]:
     """Yield the live allocations of all steps whose latest one grows."""
     place = {row: at for at, row in enumerate(requests.row.tolist()) if requests.alloc[at]}
     for row in grown:
@@ -293,7 +288,7 @@ def _generations(
 
 
 def _later_sizes(
-    requests: Requests, place: SamePlace, since: int, of_batch: NDArray[np.bool_]
+    requests: Requests, place: SamePlace, since: int, of_batch: Mask
 ) -> Callable[[int], int]:
     """Return a function from a later position to the bytes requested there.
 
