@@ -1,0 +1,127 @@
+"""Each call of a model takes more than the one before: its input grows.
+
+What it sees
+    A model that is called again and again, each time with more rows than the time before, twice as
+    many at least in the end, and nothing of it stays on the card: a list whose batch is used and
+    not emptied, so that each call has the rows of all calls before.
+What it costs
+    As many times the memory of the first call as its rows have become, and the time of all of them.
+Do instead
+    Empty the list when its batch has been used.
+When to ignore it
+    A search for the largest batch, or a table of sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.report.analysis.iterations import MIN_ITERATIONS
+from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.core.arrays import Ints
+    from nbmem.report.model import Finding
+    from nbmem.report.tips.evidence import Evidence
+
+FACTOR = 2
+"""Rows of the last input, as a multiple of those of the first one, from which it grows."""
+RISING = 0.9
+"""Part of the calls that have more rows than the one before. None has fewer."""
+NAMED = 0.75
+"""Part of the calls whose inputs must be known."""
+_INPUT = re.compile(r"input .*\((\d+)[,)]")
+
+
+class _Calls(NamedTuple):
+    """The calls of a model, in their order.
+
+    Attributes:
+        name: The model.
+        begins: The position at which each call began.
+        rows: The rows of its input, the first of the dimensions.
+        taken: The bytes of each call and of what follows it, beside what was there before.
+    """
+
+    name: str
+    begins: Ints
+    rows: Ints
+    taken: Ints
+
+
+def check(e: Evidence) -> Iterator[Finding]:
+    """Find the model whose calls rise to the peak."""
+    found = [(_saved(e, calls), calls) for calls in _called(e) if _is_growing(e, calls)]
+    if not found:
+        return
+    (low, high), calls = max(found, key=lambda one: one[0])
+    if not e.is_large_part(low):
+        return
+    first, last = calls.rows[[0, -1]].tolist()
+    yield RULE.finding(
+        title=f"`{calls.name}` gets more rows with each call: empty the list that they are from "
+        f"when it has been used, {fmt_range(low, high)} less at the peak",
+        evidence=f"Its input had {first:,} rows in the first of {len(calls.rows)} calls seen, which "
+        f"took {fmt(int(calls.taken[0]))}, and {last:,} in the last one, which took "
+        f"{fmt(int(calls.taken[-1]))}.",
+        saves=estimated(low, high),
+    )
+
+
+def _called(e: Evidence) -> Iterator[_Calls]:
+    """Yield the models that were called several times with a new input."""
+    a, ledger, calls = e.card_ledger.allocations, e.card_ledger, e.trace.calls
+    if calls is None:
+        return
+    texts = [_INPUT.match(text) for text in ledger.texts]
+    of_text = np.array([0 if found is None else int(found[1]) for found in texts] + [0], np.int64)
+    rows_of = of_text[ledger.names]  # without a name the index is -1, and leads to that last 0
+    inputs = np.flatnonzero(rows_of)
+    made = a.allocated_at[inputs]
+    for name in e.passes.modules:
+        begins = np.sort(calls.first[calls.name == e.session.names.index(name)])
+        if begins[0] == NOT_KNOWN:
+            continue
+        last = np.searchsorted(made, begins) - 1  # the last input before each call
+        own = np.diff(last, prepend=-1) > 0  # in a loop, not every call's input has its name
+        if own.sum() >= max(MIN_ITERATIONS, NAMED * len(begins)):
+            rows = rows_of[inputs[last[own]]]
+            yield _Calls(name, begins[own], rows, _taken(e, begins)[own])
+
+
+def _taken(e: Evidence, begins: Ints) -> Ints:
+    allocated = e.card_ledger.allocated
+    ends = [*(begins[1:] + 1).tolist(), len(allocated)]
+    spans = [allocated[i:j] for i, j in zip(begins.tolist(), ends, strict=True)]
+    return np.array([span.max() - span[0] for span in spans], np.int64)
+
+
+def _is_growing(e: Evidence, calls: _Calls) -> bool:
+    rises = np.diff(calls.rows)
+    return bool(
+        calls.rows[-1] >= FACTOR * calls.rows[0]
+        and rises.min() >= 0
+        and (rises > 0).mean() >= RISING
+        and e.report.peak.at.event >= calls.begins[-1]
+    )
+
+
+def _saved(e: Evidence, calls: _Calls) -> tuple[int, int]:
+    """Return by how much the peak falls at least and at most.
+
+    Each call has as many rows as the first one then, and each row takes as much as those of the
+    most expensive call, or as those of the first one.
+    """
+    there = int(e.card_ledger.allocated[calls.begins].max())
+    most = int((calls.taken / calls.rows).max() * calls.rows[0])
+    peak = e.report.peak.allocated
+    return peak - there - most, peak - there - int(calls.taken[0])
+
+
+RULE = Rule(name="growing_input", text=__doc__, check=check)
