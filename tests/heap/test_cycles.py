@@ -1,6 +1,8 @@
 """The reference by which an object leads back to itself."""
 
+import ctypes
 import gc
+import sys
 import weakref
 
 import pytest
@@ -169,3 +171,47 @@ def test_what_something_else_refers_to_is_no_garbage():
     (held,) = (one for one in walk({}).by_device[0] if one.size == size)
     assert HolderKind.CYCLE not in [holder.kind for holder in held.holders]
     assert kept[0]() is not None
+
+
+def in_own_frame():
+    frame = sys._getframe()
+    x = torch.zeros(1 << 20, device="cuda")
+    return x.nbytes, frame is not None
+
+
+def in_own_error():
+    x = torch.zeros(1 << 20, device="cuda")
+    try:
+        int("")
+    except ValueError as err:
+        error = err
+    return x.nbytes, error is not None
+
+
+@pytest.mark.parametrize(("make", "local"), [(in_own_frame, "frame"), (in_own_error, "error")])
+def test_the_frame_of_a_function_that_has_ended_is_a_part_of_a_cycle(make, local):
+    gc.disable()
+    try:
+        size, _ = make()
+        (held,) = (one for one in walk({}).by_device[0] if one.size == size)
+    finally:
+        gc.enable()
+    (holder,) = held.holders
+    assert holder.kind is HolderKind.CYCLE
+    assert holder.path == f"a reference cycle through local {local} of {make.__name__}()"
+
+
+def test_a_frame_that_something_keeps_is_no_garbage_and_its_local_is_named():
+    """A reference in C, which no search sees, has the frame of a function that has ended."""
+
+    def ended():
+        x = torch.zeros(1 << 20, device="cuda")
+        frame = ctypes.py_object(sys._getframe())
+        ctypes.pythonapi.Py_IncRef(frame)
+        return id(frame.value), x.nbytes
+
+    address, size = ended()
+    (held,) = (one for one in walk({}).by_device[0] if one.size == size)
+    ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))
+    (holder,) = held.holders
+    assert (holder.kind, holder.path) == (HolderKind.FRAME, "local x of ended()")

@@ -95,6 +95,14 @@ def test_what_outlives_the_next_pass_is_kept_and_the_last_pass_follows_it():
     assert alone.tolist() == [False, True, False, True, False, False]
 
 
+def test_what_a_loop_computes_behind_its_backward_is_kept_if_the_next_one_does_not_free_it():
+    phases = loop(*(("backward", i, 10) for i in range(3)))
+    allocations = SimpleNamespace(allocated_at=np.array([1, 2, 11]), freed=np.array([9, 30, 12]))
+    born_in = np.array([0, 0, 1], np.int64)
+    found = select_outliving_results(allocations, born_in, phases, np.arange(3), 30, of="backward")
+    assert found.tolist() == [False, True, False]
+
+
 def test_gradients_are_matched_only_where_as_many_were_made_as_listed():
     none = np.zeros(4, bool)
     of = ["gradient of m.1 (8,) float32", "gradient of m.0 (8,) float32"]

@@ -9,6 +9,7 @@ from tests.oom import test_explained
 from tests.tips import (
     test_commands,
     test_gradient_cycles,
+    test_growing_input,
     test_kept_after_use,
     test_language_models,
     test_large_result,
@@ -184,6 +185,11 @@ del node
         "    score = model(batch(16384, 4096)).mean().item()"
     ),
     "batch_size": NearMiss(code=loop(rows=8192)),
+    "growing_input": NearMiss(
+        code="model = net(1024, 2).eval()\nwith torch.no_grad():\n"
+        "    for rows in (4096, 8192, 12288, 8192, 16384):\n        model(batch(rows))",
+        card="T4",
+    ),
     "grows_each_step": NearMiss(
         code=loop(steps=8).replace(
             "loss.backward()", "loss.backward(); seen.append(torch.zeros(8 << 20, device='cuda'))"
@@ -238,6 +244,7 @@ SPOKEN = {
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
     ),
     "kept_after_use": test_kept_after_use.test_the_peak_falls_by_what_was_promised,
+    "growing_input": test_growing_input.test_the_peak_falls_by_what_was_promised,
     "logits": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "eager_attention": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "batch_size": test_explained.test_a_smaller_batch_is_estimated_and_fits,

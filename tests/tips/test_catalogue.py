@@ -42,6 +42,7 @@ def test_every_rule_has_a_program_or_a_test_of_its_own():
     own = (
         "test_predictions.py",
         "test_gradient_cycles.py",
+        "test_growing_input.py",
         "test_kept_after_use.py",
         "test_commands.py",
         "test_large_result.py",

@@ -57,6 +57,8 @@ class BackwardSearch:
         self._place: dict[int, int] = {key: i for i, key in enumerate(unreached)}
         self._sources: dict[int, set[int]] = defaultdict(set)
         self._ends: dict[int, Holder] = {}
+        self._by_local: dict[int, Holder] = {}
+        self._running = _running_frames()
         self._tensors = len(self._members)
         self._ours = {id(unreached), id(self._members)}
         self._closing: dict[int, str] = {}
@@ -109,8 +111,9 @@ class BackwardSearch:
     def _is_member(self, obj: Any) -> bool:
         """Return whether an object may be a part of a cycle; others end a path."""
         kind = type(obj)
-        ends = isinstance_of_module(obj) or kind is FrameType or self._reach.is_skipped(kind)
-        return not ends and id(obj) not in self._globals_of and not is_a(kind, type)
+        ends = isinstance_of_module(obj) or self._reach.is_skipped(kind)
+        runs = kind is FrameType and id(obj) in self._running
+        return not (ends or runs) and id(obj) not in self._globals_of and not is_a(kind, type)
 
     def _unexplained(self) -> set[int]:
         """Return the members before a tensor with references from elsewhere."""
@@ -184,7 +187,9 @@ class BackwardSearch:
     def _ends_at(self, obj: Any, hits: set[int]) -> bool:
         """Return whether the path back ends here; if so, record the holder.
 
-        It ends at a module's globals, a class, a frame, or an object of a package such as IPython.
+        It ends at a module's globals, a class, a frame that runs, or an object of a package such as
+        IPython. A frame that has ended may be a part of a cycle: a local of it has the frame, or
+        its exception.
         """
         module = self._globals_of.get(id(obj))
         kind = HolderKind.MODULE
@@ -195,8 +200,10 @@ class BackwardSearch:
                     self._ends[id(value)] = Holder(kind, root, f"{module}.{name}")
             return True
         if type(obj) is FrameType:
-            self._ends.update(_by_local(obj, hits))
-            return True
+            held = _by_local(obj, hits)
+            runs = id(obj) in self._running
+            (self._ends if runs else self._by_local).update(held)
+            return runs
         if self._reach.is_skipped(type(obj)):
             root = name_of(obj if type(obj) is type else type(obj))
             kind = kind if type(obj) is type else HolderKind.UNSEEN
@@ -229,17 +236,19 @@ class BackwardSearch:
     def label(self, key: int) -> Holder | None:
         """Return the nearest module global or frame that leads to a tensor.
 
-        None if none does.
+        Without one, the local of a frame that has ended. None if there is none of these.
         """
         queue, known = deque([key]), {key}
+        local = None
         while queue:
             at = queue.popleft()
             if at in self._ends:
                 return self._ends[at]
+            local = local or self._by_local.get(at)
             fresh = self._sources[at] - known
             known |= fresh
             queue.extend(fresh)
-        return None
+        return local
 
     def cycle_of(self, key: int, dead: set[int]) -> str:
         """Describe a tensor's cycle: `a reference cycle through Node.parent`.
@@ -275,6 +284,21 @@ class BackwardSearch:
             if found is not None:
                 self._closing[key] = found
         return self._closing.get(key)
+
+
+def _running_frames() -> set[int]:
+    """Return the ids of the frames of all threads.
+
+    No variable has a frame at the end: this function's own would be a reference cycle.
+    """
+    frames = list(sys._current_frames().values())  # noqa: SLF001 - the documented way
+    found = set()
+    while frames:
+        at: FrameType | None = frames.pop()
+        while at is not None:
+            found.add(id(at))
+            at = at.f_back
+    return found
 
 
 def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:

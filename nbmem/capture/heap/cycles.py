@@ -12,6 +12,7 @@ from types import (
     FunctionType,
     MethodType,
     ModuleType,
+    TracebackType,
 )
 from typing import Any
 
@@ -23,6 +24,8 @@ MAX_OBJECTS = 2_000
 """Objects that are visited; a circle through more of them is not found."""
 _ENDS = (type, ModuleType, CodeType, BuiltinFunctionType)
 """Classes whose objects lead to everything, or to nothing of one object."""
+_BETWEEN = (CellType, MethodType, TracebackType)
+"""Classes whose objects lie between two that have a name."""
 _CONTAINERS = frozenset(map(id, (dict, list, tuple, set, frozenset, deque)))
 
 
@@ -100,7 +103,7 @@ def _name_of_step(members: Members, owner: Any, after: list[Any]) -> tuple[bool,
         named = locals_of(owner).items()
         name = next((name for name, value in named if value is after[0]), None)
         return None if name is None else (True, f"{LOCAL}{name} of {owner.f_code.co_name}()")
-    if id(kind) in _CONTAINERS or kind is CellType or kind is MethodType:
+    if id(kind) in _CONTAINERS or kind in _BETWEEN:
         return None
     own, slots = members.of(owner)
     entries = [*entries_of(own), *slots]

@@ -2,7 +2,8 @@
 
 Reference counts free nothing of a reference cycle; only the garbage collector does, at a time of
 its own. When such memory was last used is not recorded. It is counted from the moment at which the
-program made its successor: an allocation of the same name and size, in a later pass of the loop.
+program made its successor: an allocation of the same name and size, in a later pass of the loop. An
+inference has no graph that keeps what it makes, so the successor may be of the same pass.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ def _garbage_since(card_ledger: CardLedger, number: Ints, dead: Ints) -> tuple[I
             selected = np.flatnonzero(lost[rows] & (after < len(rows)))
             since[rows[selected]] = earliest[rows[selected]] = a.allocated_at[rows[after[selected]]]
             if group.passes is not None and not group.lasting:
-                first = [begins[one] for one in group.passes[after[selected]].tolist()]
-                earliest[rows[selected]] = np.minimum(since[rows[selected]], first)
+                later = selected[group.passes[after[selected]] > group.passes[selected]]
+                first = [begins[one] for one in group.passes[after[later]].tolist()]
+                earliest[rows[later]] = np.minimum(since[rows[later]], first)
     return since, earliest
 
 
@@ -124,11 +126,13 @@ class _Group:
     Attributes:
         rows: The allocations.
         lasting: Whether each replaces the one before: weights of one name.
+        inference: Whether an inference made them.
         passes: The pass of each, ascending; None outside of a loop.
     """
 
     rows: Ints
     lasting: bool
+    inference: bool
     passes: Ints | None
 
 
@@ -154,6 +158,7 @@ def _groups(card_ledger: CardLedger, wanted: Ints) -> Iterator[_Group]:
             yield _Group(
                 rows=rows[part],
                 lasting=bool(lasting[part[0]]),
+                inference=bool(phases[part[0]] == "inference"),
                 passes=np.maximum.accumulate(passes[part]) if in_loop else None,
             )
 
@@ -170,7 +175,10 @@ def _successors(card_ledger: CardLedger, group: _Group, number: Ints, dead: Ints
         return np.arange(1, len(rows) + 1) if proven else None
     if group.passes is not None:
         proven = stayed > 0 or at_any_time or np.isin(rows, dead).any()
-        return np.searchsorted(group.passes, group.passes, side="right") if proven else None
+        later = np.searchsorted(group.passes, group.passes, side="right")
+        if group.inference and at_any_time:
+            later = np.minimum(later, np.arange(len(rows)) + max(stayed, 1))
+        return later if proven else None
     # Nodes of a tree do not replace each other. As many as ever stayed may be in use.
     return np.minimum(np.arange(len(rows)) + stayed, len(rows)) if stayed else None
 

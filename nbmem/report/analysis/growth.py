@@ -12,7 +12,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.analysis.graph_holders import join_by_graph
-from nbmem.report.analysis.growth_candidates import candidates_at, common_place, list_of
+from nbmem.report.analysis.growth_candidates import candidates_at, common_place, with_parts
 from nbmem.report.analysis.growth_exemptions import Exemptions
 from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations
 from nbmem.report.analysis.joined_tensors import joined_tensors
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ALIKE = 0.99
 """Part of the largest step's peak from which another step counts as equally large."""
-LISTED = 2
-"""Places inside a variable that a sentence names."""
 SHARED = 0.5
 """Part of its allocations that another variable may keep, too, before it is a second name."""
 
@@ -82,10 +80,7 @@ class Growth:
         """
         if self.place is None:
             return None
-        several = len(self.parts) > 1
-        inside = " and ".join(f"`{part}`" for part in self.parts[:LISTED]) if several else ""
-        more = " and others" if len(self.parts) > LISTED else ""
-        return f"`{self.place}`{f' ({inside}{more})' if inside else ''}{self.where}"
+        return f"{with_parts(self.place, self.parts)}{self.where}"
 
 
 def find_growth(
@@ -171,7 +166,7 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
     return Growth(
         root=candidate.root,
         place=common_place(candidate.paths) if candidate.paths else None,
-        parts=_parts(candidate, a.block[rows]),
+        parts=candidate.parts(a.block),
         where=candidate.where,
         line=max(places, key=places.__getitem__, default=None),
         slope=rise.slope,
@@ -183,14 +178,6 @@ def _growth(card_ledger: CardLedger, at: int, candidate: Candidate, rise: Rise) 
         graph_rows=rows[:0],
         begins=rise.begins,
     )
-
-
-def _parts(candidate: Candidate, blocks: Ints) -> tuple[str, ...]:
-    """Return the places of a variable that hold items, the largest first."""
-    sizes: Counter[str] = Counter()
-    for path, size in zip(candidate.paths, blocks.tolist(), strict=False):
-        sizes[list_of(path)] += size
-    return tuple(place for place, _ in sizes.most_common())
 
 
 def _with_graphs(grown: Growth, others: tuple[str, ...]) -> Growth:

@@ -6,7 +6,7 @@ Each group is a candidate for growth: the items of one list, the graphs of one s
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nbmem.core.arrays import Ints
     from nbmem.core.session.holders import HeldStorage, Holder
@@ -56,6 +56,8 @@ one optimizer after another, each after it has trained with the last."""
 JOINED_FACTOR = 4
 """A tensor that is freed with a list is none of its items if it is this many times as large as the
 largest item: it is their concatenation."""
+LISTED = 2
+"""Places inside a variable that a sentence names."""
 _ITEM = re.compile(r"\[[^\[\]]*\]")
 _LAST = re.compile(r"\[\d+\]$")
 _LAST_ITEM = re.compile(r"(\[[^\[\]]*\])+$")
@@ -88,6 +90,17 @@ class Candidate:
     rows: Ints
     paths: tuple[str, ...]
     standing: Category | None = None
+
+    def parts(self, block: Ints) -> tuple[str, ...]:
+        """Return the places of the variable that hold items, the largest first.
+
+        Args:
+            block: Bytes of every allocation of the card.
+        """
+        sizes: Counter[str] = Counter()
+        for path, size in zip(self.paths, block[self.rows].tolist(), strict=False):
+            sizes[list_of(path)] += size
+        return tuple(place for place, _ in sizes.most_common())
 
     def with_rows(self, other: Candidate) -> Candidate:
         """Return the candidate with another one's allocations as well."""
@@ -289,6 +302,14 @@ def _pattern(path: str) -> str:
 def list_of(path: str) -> str:
     """Return the list that has an item: `net[0].saved` of `net[0].saved[3]`."""
     return _LAST_ITEM.sub("", path)
+
+
+def with_parts(place: str, parts: Sequence[str]) -> str:
+    """Write a place with those inside it that hold something, if there are several."""
+    if len(parts) < 2:
+        return f"`{place}`"
+    inside = " and ".join(f"`{part}`" for part in parts[:LISTED])
+    return f"`{place}` ({inside}{' and others' if len(parts) > LISTED else ''})"
 
 
 def common_place(paths: Iterable[str]) -> str:

@@ -39,6 +39,8 @@ class Facts:
         reached: Mask of the allocations that Python reached at the end; None without a heap walk.
         kept: Mask of a forward's results that outlive the next pass of the loop, or that belong to
             a variable that is larger in each pass.
+        kept_from_backward: Mask of what a backward phase made and the next one of the loop did not
+            free: a graph has it that the loop built behind its call of backward.
         recomputed: Mask of those that a forward inside a backward allocated (checkpointing).
         outlive_recompute: Mask of those of them that outlive that forward.
         autocast_copies: Mask of autocast's copies of weights in an inference.
@@ -57,6 +59,7 @@ class Facts:
     given_cache: Mask
     reached: Mask | None
     kept: Mask
+    kept_from_backward: Mask
     recomputed: Mask
     outlive_recompute: Mask
     autocast_copies: Mask

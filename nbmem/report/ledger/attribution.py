@@ -128,7 +128,7 @@ PASSES: tuple[tuple[Category, Callable[[Facts], Mask]], ...] = (
     (Category.INPUTS, _read_by_a_graph),
     (Category.GRADIENTS, _gradients_by_life),
     (Category.TEMPORARIES, lambda facts: facts.autocast_copies),
-    (Category.ACTIVATIONS, lambda facts: facts.outlive_recompute),
+    (Category.ACTIVATIONS, lambda facts: facts.outlive_recompute | facts.kept_from_backward),
     (Category.OUTPUT_GRADIENTS, _output_gradients),
     (Category.TEMPORARIES, _temporaries),
     (Category.ACTIVATIONS, _allocated_in("forward", "inference")),

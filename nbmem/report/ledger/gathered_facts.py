@@ -110,6 +110,9 @@ def facts_of(
         reached=seen.reached,
         kept=select_outliving_results(allocations, born_in, phases, representative, count)
         | _rows(variables, len(born)),
+        kept_from_backward=select_outliving_results(
+            allocations, born_in, phases, representative, count, of="backward"
+        ),
         recomputed=recomputed,
         outlive_recompute=outlive,
         autocast_copies=_rows(copies, len(born)),

@@ -23,7 +23,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.tensor_names import in_traceback
 from nbmem.report.analysis.graph_holders import join_by_graph
-from nbmem.report.analysis.growth_candidates import common_place, merge_by_root
+from nbmem.report.analysis.growth_candidates import common_place, merge_by_root, with_parts
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.tips.rule import Rule, exact, fmt
 
@@ -53,7 +53,7 @@ def check(e: Evidence) -> Iterator[Finding]:
             yield _finding(
                 freed,
                 _passes(e, holders.carriers[0].rows),
-                names=[f"`{common_place(one.paths)}`{one.where}" for one in holders.carriers],
+                names=[_name(e, one) for one in holders.carriers],
                 items=[_item(e, one) for one in holders.carriers],
                 code=_code(e, holders),
             )
@@ -75,6 +75,11 @@ def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:
     return all(
         way.root in (graphs if way.kind is HolderKind.GRAPH else results) for way in held.holders
     )
+
+
+def _name(e: Evidence, candidate: Candidate) -> str:
+    parts = candidate.parts(e.card_ledger.allocations.block)
+    return f"{with_parts(common_place(candidate.paths), parts)}{candidate.where}"
 
 
 def _item(e: Evidence, candidate: Candidate) -> str | None:
@@ -148,9 +153,12 @@ def _activations(e: Evidence) -> Ints:
 
 
 def _passes(e: Evidence, rows: Ints) -> int:
-    """Count the forward passes of which much is among some allocations."""
+    """Count the forward passes of which much is among some allocations.
+
+    What a loop computes behind its call of backward counts as a pass.
+    """
     card_ledger = e.card_ledger
-    rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward")]
+    rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward", "backward")]
     sizes: Counter[int] = Counter()
     blocks = card_ledger.allocations.block[rows].tolist()
     for phase, block in zip(card_ledger.born_in[rows].tolist(), blocks, strict=True):

@@ -44,9 +44,9 @@ class _Calls(NamedTuple):
 
     Attributes:
         name: The model.
-        begins: The position at which each call began.
+        begins: The position at which each call's input was made.
         rows: The rows of its input, the first of the dimensions.
-        taken: The bytes of each call and of what follows it, beside what was there before.
+        taken: The bytes of each input, call and what follows it, beside what was there before.
     """
 
     name: str
@@ -67,8 +67,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield RULE.finding(
         title=f"`{calls.name}` gets more rows with each call: empty the list that they are from "
         f"when it has been used, {fmt_range(low, high)} less at the peak",
-        evidence=f"Its input had {first:,} rows in the first of {len(calls.rows)} calls seen, which "
-        f"took {fmt(int(calls.taken[0]))}, and {last:,} in the last one, which took "
+        evidence=f"Its input had {first:,} rows in the first of {len(calls.rows)} calls that were "
+        f"seen, which took {fmt(int(calls.taken[0]))}, and {last:,} in the last one, which took "
         f"{fmt(int(calls.taken[-1]))}.",
         saves=estimated(low, high),
     )
@@ -91,8 +91,9 @@ def _called(e: Evidence) -> Iterator[_Calls]:
         last = np.searchsorted(made, begins) - 1  # the last input before each call
         own = np.diff(last, prepend=-1) > 0  # in a loop, not every call's input has its name
         if own.sum() >= max(MIN_ITERATIONS, NAMED * len(begins)):
-            rows = rows_of[inputs[last[own]]]
-            yield _Calls(name, begins[own], rows, _taken(e, begins)[own])
+            mine = inputs[last[own]]
+            given = a.allocated_at[mine]
+            yield _Calls(name, given, rows_of[mine], _taken(e, given))
 
 
 def _taken(e: Evidence, begins: Ints) -> Ints:
@@ -116,12 +117,11 @@ def _saved(e: Evidence, calls: _Calls) -> tuple[int, int]:
     """Return by how much the peak falls at least and at most.
 
     Each call has as many rows as the first one then, and each row takes as much as those of the
-    most expensive call, or as those of the first one.
+    call with the most for each row, or the least.
     """
-    there = int(e.card_ledger.allocated[calls.begins].max())
-    most = int((calls.taken / calls.rows).max() * calls.rows[0])
-    peak = e.report.peak.allocated
-    return peak - there - most, peak - there - int(calls.taken[0])
+    left = e.report.peak.allocated - int(e.card_ledger.allocated[calls.begins].max())
+    of_first = calls.taken / calls.rows * calls.rows[0]
+    return left - int(of_first.max()), left - int(of_first.min())
 
 
 RULE = Rule(name="growing_input", text=__doc__, check=check)

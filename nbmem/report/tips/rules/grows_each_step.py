@@ -63,7 +63,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield from _of_hooks(e)
     yield from _filled(e)
     for growth in e.grown_at_peak:
-        low, high = _saved(e, growth)
+        others = [one.rows for one in e.grown_at_peak if one is not growth]
+        low, high = _saved(e, growth, np.concatenate([growth.rows[:0], *others]))
         if _is_missed(e, growth, high) and not _is_loaded_data(growth):
             yield _at_peak(growth, low, high)
 
@@ -186,12 +187,12 @@ def _at_peak(growth: Growth, low: int, high: int) -> Finding:
     )
 
 
-def _saved(e: Evidence, growth: Growth) -> tuple[int, int]:
+def _saved(e: Evidence, growth: Growth, others: Ints) -> tuple[int, int]:
     """Return by how much the peak falls at least and at most.
 
     The growth is on the CPU then. At least: each item lives until the next one exists, since a
     variable of the loop has it. A function that is called again has the list again, and is mended
-    with it.
+    with it. `others` are the allocations of other variables that grow.
     """
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
     names = np.unique(card_ledger.names[growth.rows])
@@ -202,7 +203,9 @@ def _saved(e: Evidence, growth: Growth) -> tuple[int, int]:
     without = np.cumsum(change)[: card_ledger.events + 1] == 0
     first, last = a.allocated_at[growth.rows].min(), a.freed[growth.rows].max()
     without[first + 1 : last + 1] = True
-    curves = _without_joined(e, growth.rows) if growth.joined else _without_list(e, growth.rows)
+    curves = (
+        _without_joined(e, growth.rows) if growth.joined else _without_list(e, growth.rows, others)
+    )
     low, high = (e.report.peak.allocated - int(curve[without].max()) for curve in curves)
     return low, high
 
@@ -213,14 +216,14 @@ def _without_joined(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
     return curve, curve
 
 
-def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
+def _without_list(e: Evidence, rows: Ints, others: Ints) -> tuple[Ints, Ints]:
     """Return the curves of allocated bytes with a list on the CPU.
 
     So is what joins it. In the first, each item lives until the next one exists; in the second
     for one event.
     """
     a = e.card_ledger.allocations
-    rows, result = _list_and_result(e, rows)
+    rows, result = _list_and_result(e, rows, others)
     of_result = e.card_ledger.allocated - e.allocated_without(result)
     born = a.allocated_at[rows]
     until_next = np.append(born[1:], born[-1:]) + 1
@@ -228,15 +231,17 @@ def _without_list(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
     return long - of_result, short - of_result
 
 
-def _list_and_result(e: Evidence, rows: Ints) -> tuple[Ints, Ints]:
+def _list_and_result(e: Evidence, rows: Ints, others: Ints) -> tuple[Ints, Ints]:
     """Return the items of a list, and what `torch.cat` made of them.
 
-    The list was freed at once. Some of its items have other names: the loop's variable.
+    The list was freed at once. Some of its items have other names: the loop's variable. What
+    another list has, that was freed with it, is none of its items.
     """
     a = e.card_ledger.allocations
     ended = int(np.median(a.freed[rows]))
     burst = np.searchsorted(np.sort(a.allocated_at), [ended, *a.freed])
     together = (burst[1:] == burst[0]) & (a.allocated_at >= 0)
+    together[np.setdiff1d(others, rows)] = False
     behind = (a.allocated_at > a.allocated_at[rows].max()) & (a.allocated_at < ended)
     found = []
     for size in np.unique(a.requested[rows]).tolist():
