@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how long an example takes is the machine's affair
 
@@ -94,6 +96,15 @@ def _home_of_cache(function: object) -> str:
     """Return the module of tests whose function caches its results; "" for anything else."""
     home = function.__module__ if type(function) is CACHED else ""
     return home if home.startswith("tests.") and home in sys.modules else ""
+
+
+@pytest.fixture
+def card() -> Iterator[VirtualGPU]:
+    """Provide a virtual T4."""
+    from nbmem import virtual
+
+    with virtual.activated("T4") as gpu:
+        yield gpu
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -38,17 +39,13 @@ def session_of(raw):
     """Convert a recording into the session that nbmem would make."""
     events = _events(raw)
     positions = [int(np.searchsorted(events.t_ns, b["t"] * 1000, "right")) for b in raw["bounds"]]
-    counter_samples = CounterSamples(
-        t_ns=_column(b["t"] * 1000 for b in raw["bounds"]),
-        position=_column(positions),
-        **{
-            key: _column(b[key] for b in raw["bounds"])
-            for key in ("allocated", "active", "requested", "reserved")
-        },
+    counters = itemgetter("allocated", "active", "requested", "reserved")
+    counter_samples = CounterSamples.from_rows(
+        (b["t"] * 1000, p, *counters(b)) for b, p in zip(raw["bounds"], positions, strict=True)
     )
     at = {(b["end_of"], b["it"]): p for b, p in zip(raw["bounds"], positions, strict=True)}
     rows = [
-        (at[c["at"], c["it"]], addr, size, category)
+        (at[c["at"], c["it"]], addr, size, category, 0)
         for c in raw["categories"]
         for key, category in CATEGORIES.items()
         for addr, size in c[key]
@@ -70,13 +67,7 @@ def session_of(raw):
         dropped=0,
         counter_samples=counter_samples,
         samples=_samples(raw),
-        storage_labels=StorageLabels(
-            position=_column(r[0] for r in rows),
-            addr=_column(r[1] for r in rows),
-            size=_column(r[2] for r in rows),
-            category=np.array([r[3] for r in rows], np.uint8),
-            name=np.zeros(len(rows), np.int64),
-        ),
+        storage_labels=StorageLabels.from_rows(rows),
     )
     return Session(
         name=raw["name"],
@@ -87,32 +78,18 @@ def session_of(raw):
     )
 
 
-def _column(values):
-    return np.array(list(values), np.int64)
-
-
 def _events(raw):
-    actions = np.array([Action[a.upper()] for a in raw["actions"]], np.uint8)
-    table = np.array([row[:5] for row in raw["events"]], np.int64).reshape(-1, 5)
-    return Events(
-        action=actions[table[:, 0]],
-        addr=table[:, 1].copy(),
-        size=table[:, 2].copy(),
-        stream=table[:, 3].copy(),
-        t_ns=table[:, 4] * 1000,
-        stack=np.full(len(table), -1, np.int64),
+    actions = [Action[a.upper()] for a in raw["actions"]]
+    return Events.from_rows(
+        (actions[action], addr, size, stream, t_us * 1000, -1)
+        for action, addr, size, stream, t_us, *_ in raw["events"]
     )
 
 
 def _samples(raw):
-    bounds = raw["bounds"]
-    process = _column(b["process"] for b in bounds)
-    return CardSamples(  # the card was shared: this process stands for all that was in use
-        t_ns=_column(b["t"] * 1000 for b in bounds),
-        used=process,
-        process=process,
-        reserved=_column(b["reserved"] for b in bounds),
-        host=np.full(len(bounds), -1, np.int64),
+    # the card was shared: this process stands for all that was in use
+    return CardSamples.from_rows(
+        (b["t"] * 1000, b["process"], b["process"], b["reserved"], -1) for b in raw["bounds"]
     )
 
 
@@ -147,22 +124,18 @@ def layout_of(segments):
         "active_allocated": BlockState.ALLOCATED,
         "active_pending_free": BlockState.PENDING,
     }
-    segments = sorted(segments, key=lambda s: s["address"])
-    blocks = [b for s in segments for b in s["blocks"]]
+    segments = sorted(segments, key=itemgetter("address"))
     return Layout(
-        segments=Segments(
-            addr=_column(s["address"] for s in segments),
-            size=_column(s["total_size"] for s in segments),
-            stream=_column(s["stream"] for s in segments),
-            small=np.array([s["segment_type"] == "small" for s in segments], np.uint8),
-            expandable=np.array([s["is_expandable"] for s in segments], np.uint8),
-            pool=_column(s["segment_pool_id"][1] for s in segments),
+        segments=Segments.from_rows(
+            (
+                s["address"], s["total_size"], s["stream"], s["segment_type"] == "small",
+                s["is_expandable"], s["segment_pool_id"][1],
+            )
+            for s in segments
         ),
-        blocks=Blocks(
-            addr=_column(b["address"] for b in blocks),
-            size=_column(b["size"] for b in blocks),
-            requested=_column(b["requested_size"] for b in blocks),
-            state=np.array([states[b["state"]] for b in blocks], np.uint8),
-            stack=np.full(len(blocks), -1, np.int64),
+        blocks=Blocks.from_rows(
+            (b["address"], b["size"], b["requested_size"], states[b["state"]], -1)
+            for s in segments
+            for b in s["blocks"]
         ),
-    )
+    )  # fmt: skip

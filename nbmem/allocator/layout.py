@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.core.session.events import Blocks, BlockState, Layout, Segments
 
 if TYPE_CHECKING:
@@ -34,8 +32,8 @@ def layout_of(heap: Heap) -> Layout:
             kind = (int(segment.pool.small), int(segment.granule > 0), number)
             segments.append((block.addr, block.size, segment.stream, *kind))
         last = block
-    rows = [(b.addr, b.size, b.requested, _state(heap, b)) for b in blocks]
-    return Layout(segments=_segments(segments), blocks=_blocks(rows))
+    rows = [(b.addr, b.size, b.requested, _state(heap, b), -1) for b in blocks]
+    return Layout(segments=Segments.from_rows(segments), blocks=Blocks.from_rows(rows))
 
 
 def _mapped_blocks(heap: Heap) -> Iterable[Block]:
@@ -52,26 +50,3 @@ def _state(heap: Heap, block: Block) -> BlockState:
     if heap.live.get(block.addr) is block:
         return BlockState.ALLOCATED
     return BlockState.PENDING
-
-
-def _segments(rows: list[tuple[int, int, int, int, int, int]]) -> Segments:
-    columns = np.array(rows, np.int64).reshape(-1, 6).T
-    return Segments(
-        addr=columns[0],
-        size=columns[1],
-        stream=columns[2],
-        small=columns[3].astype(np.uint8),
-        expandable=columns[4].astype(np.uint8),
-        pool=columns[5],
-    )
-
-
-def _blocks(rows: list[tuple[int, int, int, BlockState]]) -> Blocks:
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return Blocks(
-        addr=columns[0],
-        size=columns[1],
-        requested=columns[2],
-        state=columns[3].astype(np.uint8),
-        stack=np.full(len(rows), -1, np.int64),
-    )

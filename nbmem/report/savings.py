@@ -1,4 +1,4 @@
-"""What a finding saves, in bytes, and how that is known."""
+"""Savings of findings: bytes, and how they are known."""
 
 from __future__ import annotations
 

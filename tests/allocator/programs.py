@@ -4,8 +4,6 @@ import json
 import lzma
 from pathlib import Path
 
-import numpy as np
-
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.core.session.events import Events
@@ -106,12 +104,4 @@ def stats_of(allocator, *names):
 
 def events_of(rows):
     """Recorded (action, address, size, stream) as columns."""
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    return Events(
-        action=table[:, 0].astype(np.uint8),
-        addr=table[:, 1],
-        size=table[:, 2],
-        stream=table[:, 3],
-        t_ns=np.arange(len(table)),
-        stack=np.full(len(table), -1, np.int64),
-    )
+    return Events.from_rows((*row, t_ns, -1) for t_ns, row in enumerate(rows))

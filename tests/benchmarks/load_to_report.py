@@ -87,10 +87,6 @@ class Training:
     def session(self) -> Session:
         """Return the session as the recorder would build it."""
         begin = 1_700_000_000_000_000_000
-        action, addr, size, stream = np.array(self.rows, np.int64).T
-        t_ns = begin + np.arange(len(action)) * EVENT_NS
-        position, *counters = np.array(self.marks, np.int64).T
-        where, tagged, held, category, name = np.array(self.identities, np.int64).T
         device = DeviceTrace(
             info=DeviceInfo(
                 index=0,
@@ -103,37 +99,19 @@ class Training:
             release="2.13.0",
             settings={},
             start=Layout.empty(),
-            events=Events(
-                action=action.astype(np.uint8),
-                addr=addr,
-                size=size,
-                stream=stream,
-                t_ns=t_ns,
-                stack=np.full(len(action), -1),
+            events=Events.from_rows(
+                (*row, begin + at * EVENT_NS, -1) for at, row in enumerate(self.rows)
             ),
             end=self.allocator.layout(),
             dropped=0,
-            counter_samples=CounterSamples(
-                t_ns=begin + position * EVENT_NS,
-                position=position,
-                **dict(
-                    zip(("allocated", "active", "requested", "reserved"), counters, strict=True)
-                ),
+            counter_samples=CounterSamples.from_rows(
+                (begin + mark[0] * EVENT_NS, *mark) for mark in self.marks
             ),
-            samples=CardSamples(
-                t_ns=begin + position * EVENT_NS,
-                used=counters[3] + CONTEXT,
-                process=counters[3] + CONTEXT,
-                reserved=counters[3],
-                host=np.full(len(position), NOT_KNOWN),
+            samples=CardSamples.from_rows(
+                (begin + at * EVENT_NS, held + CONTEXT, held + CONTEXT, held, NOT_KNOWN)
+                for at, *_, held in self.marks
             ),
-            storage_labels=StorageLabels(
-                position=where,
-                addr=tagged,
-                size=held,
-                category=category.astype(np.uint8),
-                name=name,
-            ),
+            storage_labels=StorageLabels.from_rows(self.identities),
         )
         end = len(self.rows)
         cell = Span(

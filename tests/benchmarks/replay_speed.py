@@ -6,8 +6,6 @@ import argparse
 import time
 from pathlib import Path
 
-import numpy as np
-
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.recordings.follow import reconstruct
 from nbmem.allocator.recordings.recording import read_card
@@ -66,15 +64,7 @@ def long_history(rows: list[tuple[int, int, int]], least: int) -> Events:
                 allocator.free(got.pop(which))
         for addr in got.values():
             allocator.free(addr)
-    table = np.array(seen, np.int64).T
-    return Events(
-        action=table[0].astype(np.uint8),
-        addr=table[1],
-        size=table[2],
-        stream=table[3],
-        t_ns=np.arange(len(seen)),
-        stack=np.full(len(seen), -1, np.int64),
-    )
+    return Events.from_rows((*row, t_ns, -1) for t_ns, row in enumerate(seen))
 
 
 def main() -> None:

@@ -15,12 +15,7 @@ from nbmem.capture.tensors.tensors import observe
 from nbmem.core.session.categories import Category
 
 SIZE = 1 << 18
-
-
-@pytest.fixture(autouse=True)
-def _card():
-    with virtual.activated("T4"):
-        yield
+pytestmark = pytest.mark.usefixtures("card")
 
 
 @pytest.fixture

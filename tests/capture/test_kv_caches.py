@@ -6,20 +6,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import nbmem
-from nbmem import virtual
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import KV_CACHE
 from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.views.exports.report import report_json
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 LAYERS, HEADS, DIM, BATCH, PROMPT, NEW = 3, 2, 16, 4, 32, 5
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.core.session.categories import Category
 from nbmem.report.ledger.card_ledger import CardLedger
 from tests.capture.named_tensors import (
@@ -23,13 +22,7 @@ from tests.capture.named_tensors import (
 )
 
 nn, F, C = torch.nn, torch.nn.functional, Category
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 
 
 def test_a_gradient_is_its_modules_though_a_list_has_the_parameter():

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.capture.tensors import modules
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_shape
@@ -28,13 +27,7 @@ from tests.capture.named_tensors import (
 )
 
 nn, F, C = torch.nn, torch.nn.functional, Category
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 
 
 def test_layers_that_only_a_method_calls_are_named_within_their_module():

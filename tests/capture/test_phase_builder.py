@@ -60,22 +60,9 @@ class Loop:
 
     def phases(self):
         self.positions.append(len(self.sizes))
-        n = len(self.sizes)
-        column = np.zeros(n, np.int64)
-        events = Events(
-            action=np.array(self.actions, np.uint8),
-            addr=np.array(self.addrs, np.int64),
-            size=np.array(self.sizes, np.int64),
-            stream=column,
-            t_ns=np.arange(n, dtype=np.int64) * 10,
-            stack=column - 1,
-        )
-        positions = np.array(self.positions, np.int64)
-        counter_samples = CounterSamples(
-            t_ns=positions * 10,
-            position=positions,
-            **dict.fromkeys(("allocated", "active", "requested", "reserved"), positions),
-        )
+        rows = zip(self.actions, self.addrs, self.sizes, strict=True)
+        events = Events.from_rows((*row, 0, at * 10, -1) for at, row in enumerate(rows))
+        counter_samples = CounterSamples.from_rows((at * 10, *[at] * 5) for at in self.positions)
         births = ObservedAllocations(
             inputs=np.array(self.births, int), weights=np.array(self.weights, int)
         )

@@ -141,10 +141,7 @@ def test_in_a_container_its_own_page_cache_is_meant(monkeypatch, tmp_path):
 
 
 def test_latest_readings_stand_and_unknown_stays_unknown():
-    columns = {"t_ns": [10, 20], "tensors": [0, 9], "files": [-1, 7], "shared": [5, 100]}
-    readings = MachineReadings(
-        cache=np.array([-1, -1]), **{name: np.array(rows) for name, rows in columns.items()}
-    )
+    readings = MachineReadings.from_rows([(10, 0, -1, 5, -1), (20, 9, 7, 100, -1)])
     held = np.zeros((2, 22), np.int64)
     held[:, 0], held[:, 18] = 8, 12  # weights, and Python
     table = parts_at(readings, np.array([5, 30]), held)

@@ -5,7 +5,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no graph without torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.capture.tensors import running_modules
 from nbmem.capture.tensors.running_modules import InnermostModules, ModuleCalls
 from nbmem.core.session.categories import Category
@@ -13,6 +12,7 @@ from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
 pytestmark = [
+    pytest.mark.usefixtures("card"),
     pytest.mark.torch,
     pytest.mark.skipif(
         not hasattr(torch._C._autograd.SavedTensor, "data"),
@@ -49,12 +49,6 @@ class Net(nn.Module):
         hidden = nn.functional.silu(self.up(self.first(x)))
         loss = nn.LogSoftmax(-1)  # freed at the end
         return loss(self.head(self.gate(hidden)))
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
 
 
 def names_of(model, *batches):

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no graph without torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.capture.graphs import saved_tensors
 from nbmem.capture.record import saved_tensor_log
 from nbmem.core.session.categories import Category
@@ -15,6 +14,7 @@ from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
 pytestmark = [
+    pytest.mark.usefixtures("card"),
     pytest.mark.torch,
     pytest.mark.skipif(
         not hasattr(torch._C._autograd.SavedTensor, "data"),
@@ -34,12 +34,6 @@ class Net(nn.Module):
     def forward(self, x):
         features = self.norm(self.conv(x)).sigmoid()
         return self.head((features * features).flatten(1))
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
 
 
 def train(model, *batches):

@@ -11,7 +11,6 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 import nbmem.api.tracing as nbmem
-from nbmem import virtual
 from nbmem.capture.record import hook_event_log as turns_module
 from nbmem.capture.record.counter_samples import CounterLog
 from nbmem.capture.record.hook_event_log import HookEventLog
@@ -19,12 +18,7 @@ from nbmem.capture.record.program_log import ProgramLog
 from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 STEPS = 2
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
+pytestmark = pytest.mark.usefixtures("card")
 
 
 def network():

@@ -299,14 +299,7 @@ INFO = DeviceInfo(index=0, name="GPU", total_bytes=8 * GIB, virtual=False, torch
     ],
 )
 def test_what_the_card_has_no_room_for_is_with_the_host(wddm, most_reserved, spilled):
-    column = np.array([0, 0], np.int64)
-    samples = CardSamples(
-        t_ns=column,
-        used=np.array([NOT_KNOWN, 5 * GIB]),
-        process=column,
-        reserved=np.array([100 * GIB, 7 * GIB]),
-        host=column,
-    )
+    samples = CardSamples.from_rows([(0, NOT_KNOWN, 0, 100 * GIB, 0), (0, 5 * GIB, 0, 7 * GIB, 0)])
     info = with_spilled(replace(INFO, wddm=wddm), most_reserved, samples)
     assert (info.spilled_bytes, info.own_bytes) == (spilled, 8 * GIB)
 

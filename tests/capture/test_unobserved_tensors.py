@@ -5,20 +5,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.core.files.session import open_session, save_session
 from nbmem.core.session.categories import Category
 from nbmem.report.ledger.card_ledger import CardLedger
 
 nn, F = torch.nn, torch.nn.functional
 MIB = 1 << 20
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 
 
 def card_ledger_of(cell, names):

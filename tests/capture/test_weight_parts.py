@@ -5,19 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import nbmem
-from nbmem import virtual
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import MAX_PARTS, parts_by_name
 from nbmem.report.ledger.card_ledger import CardLedger
 
 nn = torch.nn
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def card():
-    with virtual.activated("T4") as gpu:
-        yield gpu
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 
 
 class Int8(nn.Module):

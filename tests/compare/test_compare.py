@@ -15,14 +15,8 @@ from nbmem.report.analysis.peak_limit import over_limit
 from nbmem.views.comparison import comparison_json
 from tests.recorded_runs import load, session_of
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _card():
-    with virtual.activated("T4"):
-        yield
 
 
 def block(mib):

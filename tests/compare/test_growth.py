@@ -3,18 +3,11 @@
 import pytest
 
 import nbmem
-from nbmem import virtual
 from nbmem.report.analysis.growth import find_growth
 from nbmem.report.ledger.card_ledger import CardLedger
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("card")]
 FEATURES, BATCH = 100, 64
-
-
-@pytest.fixture(autouse=True)
-def _card():
-    with virtual.activated("T4"):
-        yield
 
 
 def train(body, steps=6):

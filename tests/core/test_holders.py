@@ -1,7 +1,5 @@
 """Holders of storages, counted once, and the bytes a root frees."""
 
-import numpy as np
-
 from nbmem.core.session.holders import HolderKind, roots_of, storages_of
 from nbmem.core.session.session import Holders
 
@@ -9,25 +7,15 @@ K = HolderKind
 NAMES = ("(4,) float32", "model", "model.weight", "sd", "sd['weight']", "Out[3]")
 
 
-def rows(*rows):
-    addr, size, form, kind, root, path = zip(*rows, strict=True)
-    return Holders(
-        addr=np.array(addr, np.int64),
-        size=np.array(size, np.int64),
-        form=np.array(form, np.int64),
-        kind=np.array(kind, np.uint8),
-        root=np.array(root, np.int64),
-        path=np.array(path, np.int64),
-    )
-
-
 def test_a_shared_storage_is_counted_once_and_frees_nothing_alone():
-    table = rows(
-        (512, 16, 0, K.NAME, 1, 2),
-        (512, 16, 0, K.NAME, 3, 4),
-        (4096, 64, 0, K.OUT, 5, 5),
-        (8192, 32, 0, K.OUT, 5, 5),
-        (8192, 32, 0, K.NAME, 3, 4),
+    table = Holders.from_rows(
+        [
+            (512, 16, 0, K.NAME, 1, 2),
+            (512, 16, 0, K.NAME, 3, 4),
+            (4096, 64, 0, K.OUT, 5, 5),
+            (8192, 32, 0, K.OUT, 5, 5),
+            (8192, 32, 0, K.NAME, 3, 4),
+        ]
     )
     storages = storages_of(table, NAMES)
     assert [(s.addr, s.size, s.name) for s in storages] == [

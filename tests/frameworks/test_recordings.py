@@ -172,15 +172,9 @@ rows = st.lists(
 def test_the_ledger_balances_whatever_frameworks_report(base, table):
     trace = base.devices[0]
     times = np.linspace(trace.samples.t_ns[0], trace.samples.t_ns[-1], len(table)).astype(np.int64)
-    used = [NOT_KNOWN if part > 90 else held * part // 100 for _, held, part, _ in table]
-    columns = {
-        "owner": [owner for owner, *_ in table],
-        "held": [held for _, held, *_ in table],
-        "used": used,
-        "managed": [managed for *_, managed in table],
-    }
-    readings = FrameworkReadings(
-        t_ns=times, **{name: np.array(column, np.int64) for name, column in columns.items()}
+    readings = FrameworkReadings.from_rows(
+        (t_ns, owner, held, NOT_KNOWN if part > 90 else held * part // 100, managed)
+        for t_ns, (owner, held, part, managed) in zip(times.tolist(), table, strict=True)
     )
     card_ledger = CardLedger(with_owners(base, readings, "cupy", "rmm", "jax", "numba"))
     for position, ledger in enumerate(card_ledger.ledgers(range(card_ledger.events + 1))):
@@ -189,8 +183,7 @@ def test_the_ledger_balances_whatever_frameworks_report(base, table):
 
 
 def test_managed_memory_is_told_and_not_counted(base):
-    one = {"t_ns": [0], "owner": [0], "held": [0], "used": [0], "managed": [40 * GIB]}
-    readings = FrameworkReadings(**{name: np.array(column) for name, column in one.items()})
+    readings = FrameworkReadings.from_rows([(0, 0, 0, 0, 40 * GIB)])
     report = read(with_owners(base, readings, "rmm"), None).report
     before = read(base, None).report
     assert report.ledger_at_end.held == before.ledger_at_end.held

@@ -10,7 +10,6 @@ pytest.importorskip("torch", reason="capture watches torch")
 import torch
 
 import nbmem.api.tracing as nbmem
-from nbmem import virtual
 from nbmem.core.session.categories import Category
 
 FUNCTIONS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
@@ -26,12 +25,6 @@ def broken(_function):
         raise OSError("there is no time")
 
     return raises
-
-
-@pytest.fixture
-def card():
-    with virtual.activated("T4"):
-        yield
 
 
 @pytest.mark.parametrize("instead", [stopped, broken])

@@ -20,12 +20,7 @@ PHASES = loop(("input", 0, 10), ("forward", 0, 30), ("backward", 0, 20), ("optim
 INPUT, FORWARD, BACKWARD, OPTIMIZER = 0, 10, 40, 60
 
 
-def calls(*rows):
-    columns = np.array(rows, np.int64).reshape(-1, 3).T
-    return Calls(first=columns[0], last=columns[1], name=columns[2])
-
-
-CALLS = calls((FORWARD, 20, 0), (NOT_KNOWN, 30, 2), (70, 90, 1))
+CALLS = Calls.from_rows([(FORWARD, 20, 0), (NOT_KNOWN, 30, 2), (70, 90, 1)])
 
 
 def site_names(*born, names=None, category=Category.UNKNOWN, of=CALLS, within=True):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.allocator.rounding import SMALL_SEGMENT
 from nbmem.core.session.events import TAKES, Action, Segments
 
@@ -78,16 +76,7 @@ class AddressRanges:
 
     def segments(self) -> Segments:
         """Return the current segments, sorted by address."""
-        rows = [
+        return Segments.from_rows(
             (s.addr, s.end - s.addr, s.stream, int(s.small), int(s.expandable), s.pool)
             for s in sorted(self._at.values(), key=lambda s: s.addr)
-        ]
-        columns = np.array(rows, np.int64).reshape(-1, 6).T
-        return Segments(
-            addr=columns[0],
-            size=columns[1],
-            stream=columns[2],
-            small=columns[3].astype(np.uint8),
-            expandable=columns[4].astype(np.uint8),
-            pool=columns[5],
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,17 +217,9 @@ def _from_json(data: bytes, name: str, limits: Limits) -> CardRecording:
     """
     try:
         raw = plain_json(data, name, limits)
-        codes = np.array([Action[text.upper()] for text in raw["actions"]], np.uint8)
-        table = np.array([row[:5] for row in raw["events"]], np.int64).reshape(-1, 5)
-        action = codes[table[:, 0]] if len(table) else np.zeros(0, np.uint8)
-        events = Events(
-            action=action,
-            addr=table[:, 1],
-            size=table[:, 2],
-            stream=table[:, 3],
-            t_ns=table[:, 4] * 1000,
-            stack=np.full(len(table), -1, np.int64),
-        )
+        codes = [Action[text.upper()] for text in raw["actions"]]
+        events = Events.from_rows((codes[row[0]], *row[1:5], -1) for row in raw["events"])
+        events = replace(events, t_ns=events.t_ns * 1000)
         segments = raw.get("segments")
         end = device_history({"segments": segments}, 0).layout_at_end if segments else None
         return CardRecording(

@@ -185,11 +185,4 @@ def tiled(
             at += 1
         if place < end:
             rows.append((place, end - place, 0, int(BlockState.INACTIVE), -1))
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
-    return Blocks(
-        addr=columns[0],
-        size=columns[1],
-        requested=columns[2],
-        state=columns[3].astype(np.uint8),
-        stack=columns[4],
-    )
+    return Blocks.from_rows(rows)

@@ -12,8 +12,6 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.capture import torch_cuda
 from nbmem.capture.devices import nvml, resident_memory
 from nbmem.capture.devices.unified_memory import memory_without_nvml
@@ -266,9 +264,7 @@ class Sampler:
 
     def samples(self, device: int) -> CardSamples:
         """Return one card's readings."""
-        rows = np.array(self._rows.get(device, []), np.int64).reshape(-1, 5)
-        t_ns, used, process, reserved, resident = (rows[:, i].copy() for i in range(5))
-        return CardSamples(t_ns=t_ns, used=used, process=process, reserved=reserved, host=resident)
+        return CardSamples.from_rows(self._rows.get(device, ()))
 
 
 def _reserved(index: int) -> int:

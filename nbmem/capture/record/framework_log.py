@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import FrameworkReadings, Share
@@ -99,6 +97,4 @@ class FrameworkLog:
                     index = names.setdefault(name, len(names))
                     rows.append((when, index, share.held, in_use, share.managed))
             last = now
-        table = np.array(rows, np.int64).reshape(-1, 5)
-        columns = ("t_ns", "owner", "held", "used", "managed")
-        return FrameworkReadings(**{name: table[:, i].copy() for i, name in enumerate(columns)})
+        return FrameworkReadings.from_rows(rows)

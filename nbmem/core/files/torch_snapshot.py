@@ -213,25 +213,7 @@ def _layout(raw: Sequence[Mapping[str, Any]], stacks: Stacks) -> Layout:
             state = STATES[block["state"]]
             blocks.append((addr, size, requested, int(state), stacks.index_of(block.get("frames"))))
             addr += size
-    seg = np.array(segments, np.int64).reshape(-1, 6).T
-    blk = np.array(blocks, np.int64).reshape(-1, 5).T
-    return Layout(
-        segments=Segments(
-            addr=seg[0],
-            size=seg[1],
-            stream=seg[2],
-            small=seg[3].astype(np.uint8),
-            expandable=seg[4].astype(np.uint8),
-            pool=seg[5],
-        ),
-        blocks=Blocks(
-            addr=blk[0],
-            size=blk[1],
-            requested=blk[2],
-            state=blk[3].astype(np.uint8),
-            stack=blk[4],
-        ),
-    )
+    return Layout(segments=Segments.from_rows(segments), blocks=Blocks.from_rows(blocks))
 
 
 def pool_number(pool_id: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -66,6 +66,20 @@ class Columns:
 
     __slots__ = ()
 
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[int, ...]]) -> Self:
+        """Return the columns of a table whose rows have the order of the fields."""
+        names = fields(cls)  # type: ignore[arg-type]
+        table = np.array(list(rows), np.int64).reshape(-1, len(names)).T
+        types = (np.uint8 if field.type == "Codes" else np.int64 for field in names)
+        columns = (column.astype(kind) for column, kind in zip(table, types, strict=True))
+        return cls(**dict(zip((field.name for field in names), columns, strict=True)))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return columns without rows."""
+        return cls.from_rows(())
+
     def __len__(self) -> int:
         first: Any = getattr(self, fields(self)[0].name)  # type: ignore[arg-type]
         return len(first)
@@ -100,14 +114,6 @@ class Events(Columns):
     t_ns: Ints
     stack: Ints
 
-    @classmethod
-    def empty(cls) -> Self:
-        """Return a table without events."""
-        none = np.zeros(0, np.int64)
-        return cls(
-            action=np.zeros(0, np.uint8), addr=none, size=none, stream=none, t_ns=none, stack=none
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segments(Columns):
@@ -133,12 +139,6 @@ class Segments(Columns):
     expandable: Codes
     pool: Ints
 
-    @classmethod
-    def empty(cls) -> Self:
-        """Return a table without segments."""
-        none, code = np.zeros(0, np.int64), np.zeros(0, np.uint8)
-        return cls(addr=none, size=none, stream=none, small=code, expandable=code, pool=none)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks(Columns):
@@ -157,12 +157,6 @@ class Blocks(Columns):
     requested: Ints
     state: Codes
     stack: Ints
-
-    @classmethod
-    def empty(cls) -> Self:
-        """Return a table without blocks."""
-        none = np.zeros(0, np.int64)
-        return cls(addr=none, size=none, requested=none, state=np.zeros(0, np.uint8), stack=none)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from nbmem.report.analysis.growth import find_growth, step_ends
 from nbmem.report.analysis.growth_candidates import candidates_at
 from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
-from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import PhaseRow, Report
 
+Found = TypeVar("Found")
 MIN_BYTES = MIB
 """Bytes below which no tip is given."""
 MIN_SHARE = 0.02
@@ -64,6 +64,13 @@ class Evidence:
         self.card_ledger = card_ledger
         self.report = report
         self.everything = everything
+        self._found: dict[object, Any] = {}
+
+    def once(self, detector: Callable[[Evidence], Found]) -> Found:
+        """Return what a detector finds; it runs once for a recording."""
+        if detector not in self._found:
+            self._found[detector] = detector(self)
+        return cast("Found", self._found[detector])
 
     @property
     def trace(self) -> DeviceTrace:
@@ -205,9 +212,6 @@ class Evidence:
     def passes(self) -> Passes:
         """The allocations by phase and by called module."""
         return Passes(self.card_ledger)
-
-    unread_variables = cached_property(unread_variables)
-    """The variables that nothing reads at the peak, or behind it."""
 
     def phases(self, *names: str) -> list[PhaseRow]:
         """Return the report's phases of these names, in order.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.tips.detectors.unread_variables import joined
+from nbmem.report.tips.detectors.unread_variables import joined, unread_variables
 from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ _OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
 def check(e: Evidence) -> Iterator[Finding]:
     """Find the data that variables keep in vain at the peak."""
     a, category = e.card_ledger.allocations, e.card_ledger.category
-    found = [one for one in e.unread_variables if not np.isin(category[one.rows], _OF_MODELS).any()]
+    found = [
+        one for one in e.once(unread_variables) if not np.isin(category[one.rows], _OF_MODELS).any()
+    ]
     sizes = [int(a.block[one.rows].sum()) for one in found]
     found = [
         one for one, size in zip(found, sizes, strict=True) if size >= LEAST_OF_ALL * sum(sizes)

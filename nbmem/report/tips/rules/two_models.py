@@ -43,6 +43,7 @@ from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command
 from nbmem.report.tips.detectors.copied_models import built_again, copies
+from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, exact, fmt
@@ -93,7 +94,7 @@ def _reloaded(e: Evidence) -> Iterator[Finding]:
 
 def _unread(e: Evidence) -> Iterator[Finding]:
     """Find models that no later line of the script reads."""
-    for one in e.unread_variables:
+    for one in e.once(unread_variables):
         mine = np.isin(e.card_ledger.category[one.rows], (Category.WEIGHTS, Category.BUFFERS))
         gain = e.peak_saving(one.rows, one.since)
         intended = any(map(marks_intended_copy, one.names))
