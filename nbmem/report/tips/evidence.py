@@ -301,10 +301,7 @@ class Evidence:
         return found
 
     def row_of(self, held: HeldStorage) -> int | None:
-        """Return the allocation of a storage, or None.
-
-        None if the block is not from torch's allocator.
-        """
+        """Return the allocation of a storage; None if torch's allocator has none."""
         found = self._block_at.get(held.addr)
         return None if found is None else found[0]
 
