@@ -1,7 +1,5 @@
 """Fixtures that run estimates in this process, which saves seconds."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import pickle

@@ -1,7 +1,5 @@
 """Cards with so little memory that a search takes few runs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nbmem import virtual

@@ -1,7 +1,5 @@
 """On which cards of the table a program runs: `plan --gpu all`."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """torch.compile as a remedy, with the bytes of its line."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Largest value that fits, against brute force and hand-counted parts."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,5 @@
 """Estimates run in their own process and leave the notebook unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Estimates in a real kernel, and Ctrl-C during one."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

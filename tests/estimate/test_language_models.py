@@ -1,7 +1,5 @@
 """What a language model takes, before there is code: bytes that can be counted by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Layers: the textbook's formulas, and bytes that are counted by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,5 @@
 """`%%nbmem fit`, `%%nbmem plan` and `%nbmem layers` in a shell."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

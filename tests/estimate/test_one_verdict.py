@@ -1,7 +1,5 @@
 """fit in a notebook, in a terminal and from Python, and plan: one number."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

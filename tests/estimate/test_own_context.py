@@ -1,7 +1,5 @@
 """The longest context of a program of the user's: its models get other sequences."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -19,7 +19,6 @@ WEIGHTS = LAYERS * 2 * 4 * WIDTH * WIDTH * 4
 OUT = BATCH * WIDTH * 4
 TRAIN = f"""\
 '''A program of one card.'''
-from __future__ import annotations
 import torch
 from torch import nn
 

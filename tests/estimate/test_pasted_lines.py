@@ -1,7 +1,5 @@
 """Lines of a plan, pasted into the cell, save what the plan says."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

@@ -1,7 +1,5 @@
 """Remedies of a plan: exact bytes, and the reason where one has none."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -146,6 +146,6 @@ def test_a_pipeline_decodes_in_tiles_or_leaves_its_models_on_the_host():
 
 def test_what_a_program_has_not_imported_is_not_tried(monkeypatch):
     monkeypatch.setattr(diffusion, "LIBRARY", "no_such_library")
-    assert BY_KEY["tiled_decoder"].missing() == BY_KEY["tiled_decoder"].nothing
+    assert BY_KEY["tiled_decoder"].missing() == BY_KEY["tiled_decoder"].not_applicable
     importlib.import_module(language_models.LIBRARY)
     assert BY_KEY["lora"].missing() is None

@@ -4,8 +4,6 @@ The requests that were recorded are served again with less and less memory. The 
 are served makes a card that holds the recorded batch, and hardly one sample more.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

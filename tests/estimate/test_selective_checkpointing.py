@@ -1,7 +1,5 @@
 """Selective checkpointing as a remedy: its bytes and its price."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -103,7 +101,7 @@ def test_a_program_with_nothing_to_keep_is_a_sentence():
         "scaled_dot_product_attention(q, k, v)", "(q + k + v)"
     )
     plain = source.replace("self.thin(self.act(self.wide(x)))", "self.act(x)")
-    assert probe_cell(plain, "checkpoint_selective").refused == SelectiveCheckpoint.nothing
+    assert probe_cell(plain, "checkpoint_selective").refused == SelectiveCheckpoint.not_applicable
     assert probe_cell(source, "checkpoint_selective").refused is None
 
 

@@ -1,7 +1,5 @@
 """Lines that are inserted at one place, and beside a line that is replaced."""
 
-from __future__ import annotations
-
 import ast
 
 from nbmem.estimates.programs.source_edits import Edit

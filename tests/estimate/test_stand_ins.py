@@ -1,7 +1,5 @@
 """Layers that stand in for peft and bitsandbytes take the packages' bytes."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """Value search on synthetic curves, against brute force."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

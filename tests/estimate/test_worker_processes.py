@@ -1,7 +1,5 @@
 """The waiting process keeps nothing of an earlier program."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.estimates.questions import plan_verdict
 from nbmem.estimates.questions.planner import Planner
-from nbmem.estimates.remedies import BY_KEY, exclude_each_other, pages, slow
+from nbmem.estimates.remedies import BY_KEY, exclude_each_other, is_slow, oversubscribes
 from nbmem.estimates.runs.probe_run import Request
 from nbmem.report.estimate_results import MARGIN
 
@@ -89,7 +89,7 @@ def baseline_request(program: Program, card: Card, margin: float) -> Request:
 
 def _singles(planner: Planner, *, every: bool) -> None:
     """Run single remedies until the verdict is settled, then the best ones."""
-    while keys := [k for k in planner.open() if not slow(k)]:
+    while keys := [k for k in planner.open() if not is_slow(k)]:
         if every or not planner.settled():
             wanted = [k for k in keys if every or planner.may_suffice(k)]
         else:
@@ -120,7 +120,7 @@ def _pairs(planner: Planner, *, every: bool) -> None:
 
 def _slow(planner: Planner, *, every: bool) -> None:
     """Run slow remedies after all others, so that they delay no answer."""
-    for keys in [keys for keys in planner.open() if slow(keys)]:
+    for keys in [keys for keys in planner.open() if is_slow(keys)]:
         if every or (planner.may_suffice(keys) and not planner.settled()):
             planner.run(keys)
 
@@ -130,7 +130,7 @@ def _paged(planner: Planner) -> None:
 
     They are run beside all other remedies, to show what they cost.
     """
-    for keys in [keys for keys in planner.options if pages(keys)]:
+    for keys in [keys for keys in planner.options if oversubscribes(keys)]:
         planner.run(keys)
 
 
@@ -146,7 +146,7 @@ def _searched(planner: Planner, *, every: bool) -> Iterator[Keys]:
     ran = _worth(others, planner.base)
     wanted = ran if every else ([o for o in ran if o.cheapest] or ran[:1])
     found = dict.fromkeys([plan_verdict.keys(o) for o in (first, *wanted)])
-    yield from (keys for keys in found if not slow(keys))
+    yield from (keys for keys in found if not is_slow(keys))
 
 
 def _worth(options: Sequence[Option], base: Probe) -> list[Option]:

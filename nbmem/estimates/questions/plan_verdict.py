@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, oversubscribes
 from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def price(option: Option) -> tuple[int, int]:
     Paging is the last.
     """
     found = keys(option)
-    count = len(found) + len(_ORDER) * pages(found)  # whatever else suffices comes before
+    count = len(found) + len(_ORDER) * oversubscribes(found)  # whatever else suffices comes before
     return count, max((_ORDER.index(key) for key in found), default=-1)
 
 

@@ -20,7 +20,7 @@ from nbmem.estimates.questions import plan_verdict
 from nbmem.estimates.questions.fit import find_band, new_search, run_search
 from nbmem.estimates.questions.predicted_savings import PredictedBytes, predict
 from nbmem.estimates.questions.search.prober import Prober
-from nbmem.estimates.remedies import BY_KEY, REMEDIES, pages, parts_of, slow
+from nbmem.estimates.remedies import BY_KEY, REMEDIES, is_slow, oversubscribes, parts_of
 from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
 from nbmem.estimates.remedies.paging import NOTHING_TO_PAGE
@@ -82,7 +82,7 @@ class Planner:
     def _run(self, request: Request) -> Reply:
         begun = CLOCK.perf_counter()
         reply = self._true_ask(request)
-        if self.runs and not slow(request.remedies):  # the first one's imports are no measure
+        if self.runs and not is_slow(request.remedies):  # the first one's imports are no measure
             self._seconds.append(CLOCK.perf_counter() - begun)
         self.runs += 1
         return reply
@@ -142,15 +142,15 @@ class Planner:
             if kind.slow and compiles:
                 why_not = why_not or ALREADY
             if kind.of_compiled and not compiles:
-                why_not = why_not or kind.nothing
-            if kind.pages and found.fits:
+                why_not = why_not or kind.not_applicable
+            if kind.oversubscribes and found.fits:
                 why_not = NOTHING_TO_PAGE
             self.options[keys] = self._foresee(keys, why_not)
 
     def _foresee(self, keys: Keys, why_not: str | None = None) -> Option:
         assert self._base is not None  # noqa: S101 - it is the first
         found = predict(self._base, keys)
-        if pages(keys):
+        if oversubscribes(keys):
             found = PredictedBytes(min(found.process, self.room), min(found.least, self.room))
         self._foreseen[keys] = found
         kinds = [BY_KEY[key] for key in keys]
@@ -206,7 +206,7 @@ class Planner:
         """
         price: dict[Keys, int] = {(kind.key,): place for place, kind in enumerate(REMEDIES)}
         rest = [k for k in price if self.options[k].probe is None and not self.options[k].why_not]
-        keys = [k for k in rest if not pages(k)]
+        keys = [k for k in rest if not oversubscribes(k)]
 
         def likely(key: Keys) -> tuple[bool, int]:
             process = self._foreseen[key].process
@@ -220,7 +220,11 @@ class Planner:
 
         Remedies that cannot be applied, and paging, are left out.
         """
-        keys = [k for k, o in self.options.items() if len(k) == 1 and not (o.why_not or pages(k))]
+        keys = [
+            k
+            for k, o in self.options.items()
+            if len(k) == 1 and not (o.why_not or oversubscribes(k))
+        ]
         return sorted(keys, key=lambda k: plan_verdict.process(self.options[k]))
 
     def find_largest(self, keys: Keys, others: int = 0) -> None:

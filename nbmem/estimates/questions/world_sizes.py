@@ -107,7 +107,7 @@ def _varied(program: Program, places: Places, card: Card, margin: int, tell: Tel
                 kinds.remove(kind)  # there is no optimizer that it could replace
                 continue
             (way,) = parallel_variants.run_variants(program, world, (kind,), card, margin, tell)
-            if way.why_not == kind.nothing:
+            if way.why_not == kind.not_applicable:
                 kinds.remove(kind)
             else:
                 found.append(way)

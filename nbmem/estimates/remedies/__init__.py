@@ -120,12 +120,12 @@ def parts_of(keys: Sequence[str]) -> int:
     return max((BY_KEY[key].parts for key in keys), default=1)
 
 
-def pages(keys: Iterable[str]) -> bool:
+def oversubscribes(keys: Iterable[str]) -> bool:
     """Return whether a remedy lets a program be larger than the card."""
-    return any(BY_KEY[key].pages for key in keys)
+    return any(BY_KEY[key].oversubscribes for key in keys)
 
 
-def slow(keys: Iterable[str]) -> bool:
+def is_slow(keys: Iterable[str]) -> bool:
     """Return whether a run under a remedy takes much longer than others."""
     return any(BY_KEY[key].slow for key in keys)
 
@@ -136,7 +136,7 @@ def exclude_each_other(keys: Sequence[str]) -> bool:
     return len(groups) != len(set(groups))
 
 
-def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
+def find_idle(names: Mapping[str, Any]) -> dict[str, str]:
     """Return remedies that cannot help a program, with the reasons.
 
     This machine lacks what they need, or the program has nothing that they change.
@@ -153,5 +153,9 @@ def idle_in(names: Mapping[str, Any]) -> dict[str, str]:
     steppers = [v for v in values if issubclass(type(v), torch.optim.Optimizer)]
     if not (models and steppers):
         return missing
-    idle = {kind.key: kind.idly or kind.nothing for kind in REMEDIES if kind.idle(models, steppers)}
+    idle = {
+        kind.key: kind.idle_reason or kind.not_applicable
+        for kind in REMEDIES
+        if kind.idle(models, steppers)
+    }
     return {**idle, **missing}

@@ -58,7 +58,7 @@ class Autocast(_ForwardContext):
     key = "autocast"
     title = "autocast"
     price = "bfloat16: 7 bits of mantissa instead of 23 in matrix products and convolutions; faster"
-    nothing = "No module is called in it."
+    not_applicable = "No module is called in it."
     acts = SavingsModel(passing=0.4, waiting=0.45, inputs=0.0)
 
     def context(self, module: Any) -> Any:
@@ -124,7 +124,7 @@ class Offload(_ForwardContext):
     key = "offload"
     title = "host offload"
     price = "copies every saved activation to the host and back in each step"
-    nothing = "Nothing is saved for backward."
+    not_applicable = "Nothing is saved for backward."
     acts = SavingsModel(passing=0.0, waiting=0.95, inputs=0.0)
 
     def __init__(self) -> None:
@@ -150,12 +150,10 @@ class Offload(_ForwardContext):
 
     def code_of(self, card: Card) -> str:
         """Return the forward inside save_on_cpu."""
-        del card
         return _with(_OFFLOADED, self.own)
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Wrap the forward in save_on_cpu."""
-        del card
         return edit.wrap_forward(_OFFLOADED)
 
     def price_of(self, card: Card, steps: int) -> str:
@@ -176,7 +174,7 @@ class InPlace(Remedy):
     key = "inplace"
     title = "inplace=True"
     price = "none, where autograd allows it; it raises where it does not"
-    nothing = "The model has no activation module with inplace=False."
+    not_applicable = "The model has no activation module with inplace=False."
     acts = SavingsModel(passing=0.0, waiting=0.2)
 
     def __init__(self) -> None:
@@ -196,12 +194,10 @@ class InPlace(Remedy):
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether no model has an activation with inplace=False."""
-        del optimizers
         return not any(_not_in_place(model) for model in models)
 
     def code_of(self, card: Card) -> str:
         """Return the loop that sets `inplace=True`."""
-        del card
         kinds = ", ".join(f"torch.nn.{name}" for name in self._kinds)
         return (
             f"for layer in {self.own.model}.modules():\n"
@@ -227,7 +223,7 @@ class ChannelsLast(Remedy):
     key = "channels_last"
     title = "channels_last"
     price = "none; faster with tensor cores"
-    nothing = "The model has no two-dimensional convolution."
+    not_applicable = "The model has no two-dimensional convolution."
     acts = SavingsModel(passing=0.0, waiting=0.0, inputs=0.0)
 
     def outermost(
@@ -250,7 +246,6 @@ class ChannelsLast(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return the lines that convert the model and each batch."""
-        del card
         model = self.own.model
         return (
             f"{model} = {model}.to(memory_format=torch.channels_last)\n"
@@ -260,7 +255,6 @@ class ChannelsLast(Remedy):
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether no model has a parameter of four dimensions."""
-        del optimizers
         return not any(_has_pictures(model) for model in models)
 
 

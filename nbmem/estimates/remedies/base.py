@@ -99,13 +99,13 @@ class Remedy:
         conf: Allocator settings that it adds.
         parts: Into how many micro-batches it cuts a batch.
         acts: On which part of the ledger it acts.
-        pages: Whether it lets a program be larger than the card; no other remedy does. It is the
-            last one to try: it saves no memory, and its price has no limit.
+        oversubscribes: Whether it lets a program be larger than the card; no other remedy does. It
+            is the last one to try: it saves no memory, and its price has no limit.
         slow: Whether a run under it takes much longer than one without remedies. Such a remedy is
             run after all others, and only once.
         of_compiled: Whether it acts only on compiled functions.
-        idly: The reason for a program in which it would find nothing; `nothing` if that is
-            empty.
+        idle_reason: The reason for a program in which it would find nothing; `not_applicable` if
+            that is empty.
         applied: How often it found something to do.
         why_not: Why it cannot help this program, if it cannot.
         own: The program's names for its model, its optimizer and its loss.
@@ -121,11 +121,11 @@ class Remedy:
     conf: ClassVar[str] = ""
     parts: ClassVar[int] = 1
     acts: ClassVar[SavingsModel] = SavingsModel()
-    pages: ClassVar[bool] = False
+    oversubscribes: ClassVar[bool] = False
     slow: ClassVar[bool] = False
     of_compiled: ClassVar[bool] = False
-    idly: ClassVar[str] = ""
-    nothing: ClassVar[str] = "The program has nothing that it could be applied to."
+    idle_reason: ClassVar[str] = ""
+    not_applicable: ClassVar[str] = "The program has nothing that it could be applied to."
 
     def __init__(self) -> None:
         self.applied = 0
@@ -143,7 +143,7 @@ class Remedy:
     @property
     def unapplied(self) -> str | None:
         """The reason why the remedy did nothing; None if it did something."""
-        return None if self.applied else self.why_not or self.nothing
+        return None if self.applied else self.why_not or self.not_applicable
 
     @classmethod
     def missing(cls) -> str | None:
@@ -156,7 +156,6 @@ class Remedy:
 
         The program has made these models and optimizers.
         """
-        del models, optimizers
         return False
 
     def prepare(self) -> None:
@@ -212,15 +211,12 @@ class Remedy:
 
     def price_of(self, card: Card, steps: int) -> str:
         """Return the price with this run's figures."""
-        del card, steps
         return self.price
 
     def code_of(self, card: Card) -> str:
         """Return the lines to paste into this program, with its own names."""
-        del card
         return self.code
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines into an edit; return False if no place is known."""
-        del edit, card
         return False

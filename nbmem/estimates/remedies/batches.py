@@ -30,7 +30,7 @@ class MicroBatches(Remedy):
     price = "twice as many kernels, each with half the work; BatchNorm sees half the batch"
     group = "batch"
     parts = 2
-    nothing = "Nothing is trained in it."
+    not_applicable = "Nothing is trained in it."
     acts = SavingsModel(passing=1 / 2, waiting=1 / 2, inputs=1 / 2)
 
     def __init__(self) -> None:
@@ -44,7 +44,6 @@ class MicroBatches(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return the lines for a smaller batch and a step every few passes."""
-        del card
         return _ACCUMULATED.format(batch=BATCH, parts=self.parts, last=self.parts - 1, own=self.own)
 
     def put(self, edit: Edit, card: Card) -> bool:
@@ -52,7 +51,6 @@ class MicroBatches(Remedy):
 
         The planner edits the batch.
         """
-        del card
         return edit.backward_as(f"({self.own.loss} / {self.parts}).backward()") and edit.every(
             self.parts
         )

@@ -43,9 +43,9 @@ class Checkpoint(Remedy):
     price = "runs the blocks' forward again in backward: about a third more arithmetic"
     group = "checkpoint"
     milder = "checkpoint_selective"
-    nothing = "No module trains in it."
+    not_applicable = "No module trains in it."
     acts = SavingsModel(passing=0.0, waiting=0.7, inputs=0.0)
-    idly = "The model has no repeated blocks in a ModuleList or Sequential."
+    idle_reason = "The model has no repeated blocks in a ModuleList or Sequential."
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Checkpoint(Remedy):
             return
         blocks = repeated_blocks(model)
         if not blocks:
-            self.refuse(self.idly)
+            self.refuse(self.idle_reason)
             return
         more = "".join(f", {name}={name}" for name in also)
         self._imports = ("partial", "checkpoint")
@@ -104,7 +104,6 @@ class Checkpoint(Remedy):
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether no model has blocks or its own checkpointing."""
-        del optimizers
         return not any(
             hasattr(model, "gradient_checkpointing_enable") or repeated_blocks(model)
             for model in models
@@ -112,7 +111,6 @@ class Checkpoint(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return the lines that checkpoint the model's blocks."""
-        del card
         return _with_imports(self._imports, self._lines)
 
     def put(self, edit: Edit, card: Card) -> bool:
@@ -130,7 +128,7 @@ class SelectiveCheckpoint(Checkpoint):
         "attention: little arithmetic"
     )
     milder = ""
-    nothing = "Its blocks have no matrix product, convolution or attention to keep."
+    not_applicable = "Its blocks have no matrix product, convolution or attention to keep."
     # It saved 19 to 44% of the activations at the peak in a ResNet-50, two ViTs and a Llama.
     acts = SavingsModel(passing=0.0, waiting=0.3, inputs=0.0)
 
@@ -168,11 +166,10 @@ class SelectiveCheckpoint(Checkpoint):
 
         Without an operator to save it would be plain checkpointing.
         """
-        return super().unapplied or (None if self._found else SelectiveCheckpoint.nothing)
+        return super().unapplied or (None if self._found else SelectiveCheckpoint.not_applicable)
 
     def price_of(self, card: Card, steps: int) -> str:
         """Return the most frequent operators that are computed again."""
-        del card, steps
         if not self._found:
             return self.price
         common = [name for name, _ in self._again.most_common(_NAMED)]
@@ -185,7 +182,6 @@ class SelectiveCheckpoint(Checkpoint):
 
     def code_of(self, card: Card) -> str:
         """Return the lines with the list of operators to keep."""
-        del card
         kept = "".join(
             f"    torch.ops.aten.{name}.default,\n" for kind in self._found for name in _KEPT[kind]
         )

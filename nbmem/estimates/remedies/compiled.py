@@ -25,7 +25,7 @@ class Compile(Remedy):
         "compiles once, when the model is first called (seconds to minutes), and again where "
         "shapes change; sums are rounded otherwise; faster"
     )
-    nothing = "No module with weights is called in it."
+    not_applicable = "No module with weights is called in it."
     # Of what forward and backward make, 7 to 21% went in small programs (docs/estimates.md).
     acts = SavingsModel(passing=0.15, waiting=0.15, inputs=0.0)
     group = "compile"
@@ -96,7 +96,6 @@ class Compile(Remedy):
 
         The keys of the state dict stay as they are.
         """
-        del card
         others = len(self._done) - 1
         more = f"  # and the {others} other models that are called" if others > 0 else ""
         mode = f'mode="{self.mode}"' if self.mode else ""
@@ -137,7 +136,7 @@ class ActivationBudget(Remedy):
         "compiles longer"
     )
     code = f"import torch._functorch.config\ntorch._functorch.config.{_BUDGETED} = {BUDGET}"
-    nothing = "The program compiles nothing."
+    not_applicable = "The program compiles nothing."
     # A third of what forward leaves for backward, and more (docs/estimates.md).
     acts = SavingsModel(passing=0.0, waiting=0.4, inputs=0.0)
     of_compiled = True

@@ -22,7 +22,7 @@ LIBRARY = "diffusers.pipelines.pipeline_utils"
 class _PipelineChange(Remedy):
     """A call of a pipeline's own, made where it is moved to the card."""
 
-    nothing = "No pipeline of diffusers is moved to the card in it."
+    not_applicable = "No pipeline of diffusers is moved to the card in it."
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _PipelineChange(Remedy):
     def missing(cls) -> str | None:
         """Return a reason where the program has imported no pipeline."""
         if LIBRARY not in sys.modules:
-            return cls.nothing
+            return cls.not_applicable
         if not is_installed("accelerate"):
             return "accelerate, which moves models, is not installed here."
         return None
@@ -41,7 +41,6 @@ class _PipelineChange(Remedy):
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether the program trains, and draws nothing."""
-        del models
         return any(True for _ in optimizers)
 
     def prepare(self) -> None:
@@ -74,7 +73,6 @@ class _PipelineChange(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return the calls."""
-        del card
         return "\n".join(self._lines)
 
 

@@ -32,7 +32,7 @@ class _ModelChange(Remedy):
     @classmethod
     def missing(cls) -> str | None:
         """Return a reason where the program has imported no model of transformers."""
-        return None if LIBRARY in sys.modules else cls.nothing
+        return None if LIBRARY in sys.modules else cls.not_applicable
 
     @classmethod
     def takes(cls, model: Any) -> bool:
@@ -78,12 +78,10 @@ class _ModelChange(Remedy):
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether it would change no model."""
-        del optimizers
         return not any(cls.takes(inner) for model in models for _, inner in _models(model))
 
     def code_of(self, card: Card) -> str:
         """Return the lines that change the model."""
-        del card
         return self._lines
 
     def put(self, edit: Edit, card: Card) -> bool:
@@ -97,7 +95,7 @@ class LossInParts(_ModelChange):
     key = "loss_in_parts"
     title = "loss in parts"
     price = "computes the layer that scores words twice: 1 to 3% more time for large models"
-    nothing = "It trains no causal language model of transformers."
+    not_applicable = "It trains no causal language model of transformers."
     acts = SavingsModel(passing=0.5, waiting=0.2)
 
     @classmethod
@@ -125,7 +123,7 @@ class FusedAttention(_ModelChange):
     key = "fused_attention"
     title = "fused attention"
     price = "none; faster, but it returns no attention weights"
-    nothing = "No model of transformers in it has eager attention."
+    not_applicable = "No model of transformers in it has eager attention."
     acts = SavingsModel(passing=0.3, waiting=0.6)
 
     @classmethod
@@ -165,7 +163,7 @@ class Adapters(_PastedLines):
     key = "lora"
     title = "adapters (LoRA)"
     price = "trains fewer weights: compare it on a short run"
-    nothing = "The program trains no complete language model of transformers."
+    not_applicable = "The program trains no complete language model of transformers."
     acts = SavingsModel(passing=0.2, waiting=0.2, state=0.98, stepping=0.98, gradients=0.98)
     lines = """\
 from peft import LoraConfig, get_peft_model
@@ -196,7 +194,7 @@ class FourBit(_PastedLines):
     key = "four_bit"
     title = "frozen weights in 4 bits"
     price = "rounds the weights, and unpacks each at every use, which takes time"
-    nothing = "No frozen linear layers are moved to the card in it."
+    not_applicable = "No frozen linear layers are moved to the card in it."
     acts = SavingsModel(weights=0.7)
     lines = """\
 import bitsandbytes as bnb
@@ -243,7 +241,7 @@ class HalfAdapters(_PastedLines):
     key = "half_adapters"
     title = "adapters in bfloat16"
     price = "small updates of an adapter may be lost in rounding"
-    nothing = "It trains no float32 adapters on a bfloat16 model."
+    not_applicable = "It trains no float32 adapters on a bfloat16 model."
     acts = SavingsModel(passing=0.3, waiting=0.4, state=0.5, gradients=0.5)
     lines = """\
 import torch
@@ -266,7 +264,7 @@ class Float16(_PastedLines):
     key = "float16"
     title = "float16 in place of bfloat16"
     price = "none on a card without kernels for bfloat16; a training needs a GradScaler"
-    nothing = "No bfloat16 model of transformers in it, or the card has kernels for it."
+    not_applicable = "No bfloat16 model of transformers in it, or the card has kernels for it."
     acts = SavingsModel(passing=0.3, waiting=0.5)
     lines = """\
 import torch
@@ -287,14 +285,13 @@ class OffloadedCache(_PastedLines):
     key = "offloaded_cache"
     title = "KV cache on the host"
     price = "each token moves the cache of each layer: slower"
-    nothing = "It calls `generate` of no model of transformers."
+    not_applicable = "It calls `generate` of no model of transformers."
     acts = SavingsModel(passing=0.6, waiting=0.9)
     lines = '{model}.generation_config.cache_implementation = "offloaded"'
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether the program trains, and has no cache."""
-        del models
         return any(True for _ in optimizers)
 
     @classmethod
@@ -310,7 +307,7 @@ class RepeatedHeads(_PastedLines):
     key = "repeated_heads"
     title = "fused attention for grouped heads"
     price = "none; faster"
-    nothing = "The program has no model of transformers whose heads share keys and values."
+    not_applicable = "The program has no model of transformers whose heads share keys and values."
     acts = SavingsModel(passing=0.3, waiting=0.6)
     lines = """\
 from transformers.integrations import sdpa_attention

@@ -29,6 +29,9 @@ def _one_of(optimizer: Any, names: tuple[str, ...]) -> bool:
 class _OptimizerChange(Remedy):
     """A remedy that changes the optimizer in the one line that makes it."""
 
+    group = "optimizer"
+    not_applicable = "The program makes no optimizer of the Adam family."
+
     def __init__(self) -> None:
         super().__init__()
         self._lines: dict[str, None] = {}
@@ -36,18 +39,16 @@ class _OptimizerChange(Remedy):
 
     @classmethod
     def takes(cls, optimizer: Any) -> bool:
-        """Return whether it would change an optimizer."""
-        raise NotImplementedError
+        """Return whether it would change an optimizer: one of the Adam family."""
+        return _one_of(optimizer, ADAMS)
 
     @classmethod
     def idle(cls, models: Iterable[Any], optimizers: Iterable[Any]) -> bool:
         """Return whether it would change none of the optimizers."""
-        del models
         return not any(cls.takes(optimizer) for optimizer in optimizers)
 
     def code_of(self, card: Card) -> str:
         """Return a line for each different optimizer."""
-        del card
         return "\n".join(self._lines)
 
     def put(self, edit: Edit, card: Card) -> bool:
@@ -97,14 +98,7 @@ class PlainSGD(_OptimizerChange):
     key = "sgd"
     title = "plain SGD"
     price = "another optimizer: its learning rate has to be found anew"
-    group = "optimizer"
-    nothing = "The program makes no optimizer of the Adam family."
     acts = SavingsModel(state=1.0, stepping=1.0)
-
-    @classmethod
-    def takes(cls, optimizer: Any) -> bool:
-        """Return whether an optimizer is of the Adam family."""
-        return _one_of(optimizer, ADAMS)
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Turn an Adam into an SGD without momentum, and drop its state."""
@@ -121,14 +115,7 @@ class EightBit(_OptimizerChange):
     key = "adam8bit"
     title = "8-bit Adam"
     price = "needs bitsandbytes; state rounded to 8 bits in blocks of 256"
-    group = "optimizer"
-    nothing = "The program makes no optimizer of the Adam family."
     acts = SavingsModel(state=0.74, stepping=1.0)
-
-    @classmethod
-    def takes(cls, optimizer: Any) -> bool:
-        """Return whether an optimizer is of the Adam family."""
-        return _one_of(optimizer, ADAMS)
 
     @classmethod
     def missing(cls) -> str | None:
@@ -183,8 +170,7 @@ class Fused(_OptimizerChange):
     key = "fused"
     title = "fused optimizer"
     price = "none; faster"
-    group = "optimizer"
-    nothing = "Its optimizers have no fused form, or are fused already."
+    not_applicable = "Its optimizers have no fused form, or are fused already."
     acts = SavingsModel(state=0.0, stepping=1.0)
 
     @classmethod
@@ -209,8 +195,7 @@ class NoForeach(_OptimizerChange):
     key = "no_foreach"
     title = "foreach off"
     price = "many small kernels instead of a few: a slower step"
-    group = "optimizer"
-    nothing = "Its optimizers do not use foreach."
+    not_applicable = "Its optimizers do not use foreach."
     acts = SavingsModel(stepping=0.5)
 
     @classmethod

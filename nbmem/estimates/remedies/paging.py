@@ -33,7 +33,7 @@ class Unified(Remedy):
     key = "unified"
     title = "unified memory"
     price = "pages what does not fit over the card's link, in every step"
-    pages = True
+    oversubscribes = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,10 +85,8 @@ class Unified(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return the lines that install RMM's managed allocator."""
-        del card
         return _CODE
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top of the program."""
-        del card
         return edit.insert_at_top(_CODE)

@@ -39,7 +39,7 @@ class Parallel(Remedy):
     """
 
     group = "cards"
-    nothing = "The program makes no model that it trains by calling it."
+    not_applicable = "The program makes no model that it trains by calling it."
     imports: ClassVar[str] = ""
 
     def __init__(self) -> None:
@@ -116,7 +116,6 @@ class Parallel(Remedy):
 
     def code_of(self, card: Card) -> str:
         """Return all lines: at the top of the program and after the model."""
-        del card
         return f"{self.joining()}\n{self.lines()}"
 
     def joining(self) -> str:
@@ -125,7 +124,6 @@ class Parallel(Remedy):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top and after the model."""
-        del card
         return edit.insert_at_top(self.joining()) and edit.insert_before_optimizer(self.lines())
 
 
@@ -243,7 +241,6 @@ class ZeroOptimizer(DataParallel):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the lines at the top and replace the optimizer."""
-        del card
         top = not self._on_host and edit.insert_at_top(self.joining())
         return top and edit.replace_optimizer(self.lines(), several=True)
 

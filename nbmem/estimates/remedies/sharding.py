@@ -89,7 +89,6 @@ class Sharded(Parallel):
 
         A note is added if the whole model is one unit.
         """
-        del card, steps
         alone = "" if self._units else (
             "; no repeated blocks were found, so the whole model is one unit and is gathered whole"
         )  # fmt: skip
@@ -104,7 +103,6 @@ class Sharded(Parallel):
 
         That is before the model is moved to the card, or before its optimizer is made.
         """
-        del card
         place = edit.insert_before_optimizer if self._at_optimizer else edit.insert_before_move
         return edit.insert_at_top(self.joining()) and place(self.lines())
 

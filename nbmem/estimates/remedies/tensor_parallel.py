@@ -136,7 +136,6 @@ class TensorParallel(Sharded):
 
     def price_of(self, card: Card, steps: int) -> str:
         """Return the price with the effect on the batch."""
-        del card, steps
         return (
             f"{self._degree} cards work on one batch, so a step takes 1/{self._degree} of what it "
             "does with the others; each cut block is all-reduced in forward and in backward, while "

@@ -21,7 +21,7 @@ _DDP_NONE = "The program has no DistributedDataParallel."
 class _Wrapping(Parallel):
     """A remedy that replaces the constructor of DistributedDataParallel."""
 
-    nothing = _DDP_NONE
+    not_applicable = _DDP_NONE
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,6 @@ class _Wrapping(Parallel):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Return False: the wrapper's place in the program is not read."""
-        del edit, card
         return False
 
 
@@ -71,7 +70,7 @@ class BucketViews(_Wrapping):
     key = "ddp_views"
     title = "gradient_as_bucket_view"
     price = "none; gradients must not be detached in place"
-    nothing = "The program has no DistributedDataParallel without it."
+    not_applicable = "The program has no DistributedDataParallel without it."
 
     def wrap(
         self, true: Any, wrapper: Any, module: Any, args: tuple[Any, ...], options: dict[str, Any]
@@ -82,7 +81,6 @@ class BucketViews(_Wrapping):
 
     def code_of(self, card: Card) -> str:
         """Return the wrapping line with the switch."""
-        del card
         return (
             f"{self.own.model} = DistributedDataParallel(\n"
             f"    {self.own.model}, device_ids=[local], gradient_as_bucket_view=True)"
@@ -93,7 +91,7 @@ class WrappedZeroOptimizer(_Wrapping, ZeroOptimizer):
     """ZeRO-1 beside the program's own DistributedDataParallel."""
 
     key = "ddp_zero1"
-    nothing = _DDP_NONE
+    not_applicable = _DDP_NONE
     price = (
         "a part of the optimizer's state on each card; after the step each sends the weights of "
         "its part to all others"
@@ -126,7 +124,6 @@ class WrappedZeroOptimizer(_Wrapping, ZeroOptimizer):
 
     def code_of(self, card: Card) -> str:
         """Return the optimizer's import and line alone."""
-        del card
         return f"from torch.distributed.optim import ZeroRedundancyOptimizer\n{self._line}"
 
 
@@ -135,7 +132,7 @@ class ShardedForDDP(_Wrapping, Sharded):
 
     key = "ddp_zero3"
     title = "FSDP2 for DDP"
-    nothing = _DDP_NONE
+    not_applicable = _DDP_NONE
 
     def moving(self, module: Any) -> None:
         """Shard a model before it is moved, if the process group exists."""
@@ -163,14 +160,13 @@ class ShardedForDDP(_Wrapping, Sharded):
 
     def code_of(self, card: Card) -> str:
         """Return the lines that shard; the program joins its world itself."""
-        del card
         return f"{self.imports}\n{self.lines()}"
 
 
 class _Reshard(Parallel):
     """FSDP2's reshard switch, set where the model is first called."""
 
-    nothing = "The program has no fully_shard to which it would make a difference."
+    not_applicable = "The program has no fully_shard to which it would make a difference."
 
     def prepare(self) -> None:
         """Do nothing: the program joins its world itself."""
@@ -198,12 +194,10 @@ class _Reshard(Parallel):
 
     def put(self, edit: Edit, card: Card) -> bool:
         """Insert the line before the optimizer is made."""
-        del card
         return edit.insert_before_optimizer(self.lines())
 
     def code_of(self, card: Card) -> str:
         """Return the line that sets the switch."""
-        del card
         return self.lines()
 
 

@@ -22,7 +22,7 @@ from nbmem.estimates.programs import variable_binding
 from nbmem.estimates.programs.programs import CALL, EndedError
 from nbmem.estimates.programs.serialization import NotCopiedError
 from nbmem.estimates.programs.source_edits import Edit
-from nbmem.estimates.remedies import pages, slow
+from nbmem.estimates.remedies import is_slow, oversubscribes
 from nbmem.estimates.runs import run_card
 from nbmem.estimates.world_choice import NO_GROUP, communicated_bytes
 from nbmem.report.estimate_results import Failure, Probe
@@ -171,7 +171,7 @@ def probe(program: Program, request: Request) -> Reply:
     room = card.total_bytes - request.margin
     ran = _run(program, dataclasses.replace(request, card=endless, margin=0), room=room)
     found = _read(ran, request)
-    if found.failure is None and pages(request.remedies):
+    if found.failure is None and oversubscribes(request.remedies):
         # What is not on the card is in the host's memory: the process fills the card at most.
         found = dataclasses.replace(found, fits=True, process=min(found.process, room))
     elif found.failure is None and found.wanted > room:
@@ -196,7 +196,7 @@ def probe(program: Program, request: Request) -> Reply:
         changed=ran.changed,
         phases=_phases(ran) if found.ran else (),
         idle=ran.idle,
-        requests=ran.requests if found.ran and not pages(request.remedies) else (),
+        requests=ran.requests if found.ran and not oversubscribes(request.remedies) else (),
     )
 
 
@@ -272,7 +272,7 @@ def _run_here(program: Program, request: Request, *, look: bool, room: int) -> _
         room: Bytes of the real card that the process may have.
     """
     from nbmem.api import tracing
-    from nbmem.estimates.remedies import applied, conf_of, idle_in
+    from nbmem.estimates.remedies import applied, conf_of, find_idle
     from nbmem.virtual.patches.distributed.spawn import RankState, playing
 
     gc.collect()  # what the previous run left in cycles is on a deactivated card
@@ -280,7 +280,7 @@ def _run_here(program: Program, request: Request, *, look: bool, room: int) -> _
         warnings.simplefilter("ignore")
         conf = conf_of(request.remedies)
         cards = (request.card,) * (1 if program.world is None else program.world.local)
-        eager = not (request.compiled or slow(request.remedies))
+        eager = not (request.compiled or is_slow(request.remedies))
         card = stack.enter_context(
             run_card.in_use(run_card.RunOptions(cards, request.margin, conf, eager))
         )
@@ -313,7 +313,7 @@ def _run_here(program: Program, request: Request, *, look: bool, room: int) -> _
         changed = _changed(edit, program, watch.remedies, request)
         context, requests = card.context(), card.requests()
         notes = () if program.world is None or RankState.apart else (NO_GROUP,)
-        idle = {} if request.remedies else idle_in(vars(module))
+        idle = {} if request.remedies else find_idle(vars(module))
     failure = failure or next(iter(threads), None)
     sent = communicated_bytes(program, trace)
     return _TracedRun(
