@@ -73,7 +73,6 @@ def gradient(executor: Executor, call: OperatorCall) -> Any:
 
 
 def _reflected(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    del executor, call
     columns.reflected += 1
     return NotImplemented
 
@@ -98,14 +97,12 @@ def _made(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> 
 
 
 def _factor(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    del executor
     if columns.last() is call.args[0]:
         columns.factor = call.args[0].untyped_storage()
     return NotImplemented
 
 
 def _column(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    del executor
     if columns.factor is not None:
         columns.gathered = [call.args[0].untyped_storage(), columns.factor]
         columns.factor, columns.reflected = None, 0
@@ -119,7 +116,6 @@ def _unused(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -
 
 
 def _join_columns(executor: Executor, call: OperatorCall, columns: ReflectedColumns) -> Any:
-    del call
     columns.free_column(executor)
     if not columns.zeros:
         return NotImplemented

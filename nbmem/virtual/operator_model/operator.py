@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 LONG = 8
 """Bytes of an index or a count."""
 HALVES = (torch.float16, torch.bfloat16)
-BY_ORACLE = "none of the H100's runs has one; the oracle (tests/oracle)"
-"""The source of an operator's memory that no recording contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,7 @@ class Operator:
         values: What it does to known values.
         host: What it does to large tensors on the CPU that are left unwritten.
         source: Where torch does so: a file and a function.
-        shown_by: A recorded run that shows it.
+        shown_by: A recorded run that shows the memory; by default none does, but the oracle.
     """
 
     names: tuple[str, ...]
@@ -246,7 +244,7 @@ class Operator:
     values: ValueRule = FOLLOWED
     host: HostRule = CARRIED_OUT
     source: str = ""
-    shown_by: str = ""
+    shown_by: str = "the oracle (tests/oracle)"
 
 
 def by_parts(parts: Callable[..., Any]) -> Handler:

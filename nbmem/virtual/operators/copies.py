@@ -266,7 +266,6 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
 
 def lift(executor: Executor, call: OperatorCall) -> Any:
     """Return a freshly created tensor unchanged."""
-    del executor
     return call.args[0]
 
 
@@ -308,10 +307,7 @@ OPERATORS = (
         host=HostRule(copies=True),
     ),
     Operator(
-        ("copy_",),
-        run=copy_,
-        values=ValueRule(overwrites=True),
-        host=HostRule(overwrites=True),
+        ("copy_",), run=copy_, values=ValueRule(overwrites=True), host=HostRule(overwrites=True)
     ),
     Operator(("_foreach_copy_",), run=copy_each, mixes_devices=True),
     Operator(("_local_scalar_dense", "item"), run=item),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BY_ORACLE, LONG, Operator, drop, outs, temporary
+from nbmem.virtual.operator_model.operator import LONG, Operator, drop, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,13 +87,11 @@ OPERATORS = (
         ("_chunk_cat", "_chunk_cat.out"),
         memory=chunk_cat,
         source=_SOURCE + "_chunk_cat_cuda, get_chunk_cat_metadata",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("split_with_sizes_copy.out",),
         memory=split_copy,
         source=_SOURCE + "split_with_sizes_copy_out_cuda_contiguous_no_cast",
-        shown_by=BY_ORACLE,
     ),
     Operator(("fsdp::split_with_sizes_copy",), composite=unpack),
     Operator(("fsdp::chunk_cat",), composite=pack),

@@ -60,7 +60,6 @@ def as_strided(executor: Executor, call: OperatorCall) -> Any:
     Raises:
         RuntimeError: The view would reach beyond, in torch's words.
     """
-    del executor
     tensor, size, stride = call.args[:3]
     given = call.argument("storage_offset")
     offset = tensor.storage_offset() if given is None else given
@@ -78,7 +77,6 @@ def as_strided(executor: Executor, call: OperatorCall) -> Any:
 
 def set_storage(executor: Executor, call: OperatorCall) -> Any:
     """Run `set_` with a storage; the tensor's old storage may be freed."""
-    del executor
     with DataKernels():
         call.func(*call.args, **call.kwargs)
     return call.args[0]
@@ -94,7 +92,6 @@ def record_stream(executor: Executor, call: OperatorCall) -> None:
 
 def is_pinned(executor: Executor, call: OperatorCall) -> bool:
     """Return False: nothing on the card is pinned host memory."""
-    del executor, call
     return False
 
 

@@ -86,7 +86,6 @@ def always(answer: bool) -> Health:  # noqa: FBT001 - it is the result
 
 def same_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return the arguments' health."""
-    del call
     return flag
 
 
@@ -100,13 +99,11 @@ def nonzero_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noq
 
 def inverted_health(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return the opposite of the arguments' health; None if it is unknown."""
-    del call
     return None if flag is None else not flag
 
 
 def counted_up(call: OperatorCall, flag: bool | None) -> bool | None:  # noqa: FBT001 - a rule's shape
     """Return False if all flags are False, so that the count is 0; else None."""
-    del call
     return None if flag is None or flag else False
 
 

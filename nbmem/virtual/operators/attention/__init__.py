@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators.attention import encoder, flash, fused_kernels
 from nbmem.virtual.operators.attention.choice import scaled_dot_product_attention
 from nbmem.virtual.tensors.shapes import Results, infer, several, spec_of
@@ -83,7 +83,6 @@ OPERATORS = (
         ("_efficient_attention_forward",),
         memory=fused_kernels.efficient,
         source="aten/src/ATen/native/transformers/cuda/attention.cu: _efficient_attention_forward",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_efficient_attention_backward",),
@@ -91,33 +90,28 @@ OPERATORS = (
         memory=fused_kernels.efficient_backward_by_rows,
         source="aten/src/ATen/native/transformers/cuda/attention_backward.cu: "
         "_efficient_attention_backward",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_flash_attention_forward",),
         refuse=refuse_flash,
         memory=flash.forward,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_flash_attention_backward",),
         memory=flash.backward,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_flash_attention",),
         refuse=refuse_flash,
         memory=flash.forward_by_heads,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_fwd",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_flash_attention_backward",),
         memory=flash.backward_by_heads,
         source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp: mha_bwd",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_scaled_dot_product_cudnn_attention",),

@@ -147,5 +147,4 @@ def left_aligned(executor: Executor, call: OperatorCall) -> bool:
 
     True would be a padding mask that allows it to cut the padding off.
     """
-    del executor, call
     return False

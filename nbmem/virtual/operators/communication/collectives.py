@@ -187,7 +187,6 @@ def run_send(executor: Executor, call: OperatorCall) -> Any:
 
 def run_barrier(executor: Executor, call: OperatorCall) -> Any:
     """Run a barrier."""
-    del executor
     call.gpu.workspaces.nccl()
     return _finish_call(call, call.args[0])
 
@@ -246,10 +245,7 @@ def _share(executor: Executor, outputs: Sequence[torch.Tensor], source: torch.Te
 
 OPERATORS = (
     Operator(
-        (
-            *("c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::broadcast_"),
-            "c10d::reduce_",
-        ),
+        (*("c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::broadcast_"), "c10d::reduce_"),
         run=run_in_place,
     ),
     Operator(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.operator_model.communication_log import record_functional
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
 from nbmem.virtual.tensors.shapes import Results, infer
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def counted(executor: Executor, call: OperatorCall) -> Any:
 
     Returns NotImplemented.
     """
-    del executor
     call.gpu.workspaces.nccl()
     record_functional(call)
     return NotImplemented
@@ -38,7 +37,6 @@ def return_waited(executor: Executor, call: OperatorCall) -> Any:
 
     The schema declares a new tensor.
     """
-    del executor
     return call.args[0]
 
 
@@ -90,7 +88,6 @@ OPERATORS = (
         ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"),
         run=return_waited,
         source="Functional.cpp wait_tensor; _functional_collectives.py AsyncCollectiveTensor",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_dtensor::shard_dim_alltoall",),
@@ -98,6 +95,5 @@ OPERATORS = (
         shape=shape_of_exchange,
         memory=alltoall_memory,
         source="Functional.cpp shard_dim_alltoall",
-        shown_by=BY_ORACLE,
     ),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operator_model import autograd_differences
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
 from nbmem.virtual.tensors import assumptions
 from nbmem.virtual.tensors.value_bounds import (
     of_complement,
@@ -76,24 +76,10 @@ _JOINING = (
 _AND = ValueRule(health=same_health, absorbs=False, most=smallest_count, assumes=assumptions.both)
 _OR = ValueRule(health=same_health, absorbs=True, most=total_count, assumes=assumptions.either)
 OPERATORS = (
-    Operator(
-        ("logical_and",),
-        autograd=_joins(aten.logical_and_.default),
-        values=_AND,
-    ),
-    Operator(
-        ("bitwise_and.Tensor",),
-        values=_AND,
-    ),
-    Operator(
-        ("logical_or",),
-        autograd=_joins(aten.logical_or_.default),
-        values=_OR,
-    ),
-    Operator(
-        ("bitwise_or.Tensor",),
-        values=_OR,
-    ),
+    Operator(("logical_and",), autograd=_joins(aten.logical_and_.default), values=_AND),
+    Operator(("bitwise_and.Tensor",), values=_AND),
+    Operator(("logical_or",), autograd=_joins(aten.logical_or_.default), values=_OR),
+    Operator(("bitwise_or.Tensor",), values=_OR),
     Operator(
         ("logical_or_", "bitwise_or_.Tensor"),
         values=ValueRule(most=total_count, assumes=assumptions.either),
@@ -104,8 +90,7 @@ OPERATORS = (
         values=ValueRule(health=inverted_health, assumes=assumptions.inverted),
     ),
     Operator(
-        ("rsub.Scalar",),
-        values=ValueRule(below=of_complement, assumes=assumptions.subtracted),
+        ("rsub.Scalar",), values=ValueRule(below=of_complement, assumes=assumptions.subtracted)
     ),
     Operator(("isnan",), values=ValueRule(health=always(False))),
     Operator(
@@ -113,7 +98,6 @@ OPERATORS = (
         memory=is_infinite,
         values=ValueRule(health=always(False)),
         source="aten/src/ATen/native/TensorCompare.cpp: isinf",
-        shown_by=BY_ORACLE,
     ),
     Operator(("isclose",), values=ValueRule(health=always(True))),
     Operator(

@@ -9,7 +9,6 @@ import torch
 
 from nbmem.virtual.operator_model import autograd_differences
 from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
     HALVES,
     Operator,
     contiguous,
@@ -196,7 +195,6 @@ OPERATORS = (
         ("_foreach_max",),
         memory=largest,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_max_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("roll",),
@@ -209,19 +207,16 @@ OPERATORS = (
         ("pow.Scalar",),
         memory=power,
         source="aten/src/ATen/native/Pow.cpp: TORCH_IMPL_FUNC(pow_Scalar_out)",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("clamp", "clamp_min", "clamp_max"),
         memory=clamped,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_META_FUNC(clamp)",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_foreach_sub.*", "_foreach_sub_.*"),
         refuse=_check_subtraction,
         source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu: sub_check",
-        shown_by=BY_ORACLE,
     ),
     Operator(("mvlgamma",), run=multivariate_log_gamma),
     Operator(("ldexp.Tensor",), run=times_power_of_two),
@@ -243,9 +238,7 @@ OPERATORS = (
     Operator(("cat", "stack"), values=ValueRule(most=total_count, below=bound_of_joined)),
     Operator(("abs", "view"), values=ValueRule(health=same_health)),
     Operator(
-        ("fill_.Scalar", "zero_"),
-        values=ValueRule(overwrites=True),
-        host=HostRule(overwrites=True),
+        ("fill_.Scalar", "zero_"), values=ValueRule(overwrites=True), host=HostRule(overwrites=True)
     ),
     Operator(("fill_.*", "zero_.*"), host=HostRule(overwrites=True)),
     Operator(

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
-    HALVES,
-    Operator,
-    drop,
-    out,
-    outs,
-    temporary,
-)
+from nbmem.virtual.operator_model.operator import HALVES, Operator, drop, out, outs, temporary
 from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.sorting import cub
@@ -99,8 +91,10 @@ def _with_replacement(launch: Launch) -> Iterator[Step]:
     for name in ("original", "normed", "sums"):
         yield temporary(name, nbytes)
     if tensor.numel() == tensor.size(-1):
-        own = tensor.dtype in HALVES
-        yield temporary("scan", cub.cumulative(tensor.numel(), tensor.element_size(), own=own))
+        torch_type = tensor.dtype in HALVES
+        yield temporary(
+            "scan", cub.cumulative(tensor.numel(), tensor.element_size(), torch_type=torch_type)
+        )
         yield drop("scan")
 
 
@@ -182,13 +176,11 @@ OPERATORS = (
         ("bernoulli", "bernoulli_.Tensor", "bernoulli.Tensor"),
         memory=bernoulli,
         source="aten/src/ATen/native/cuda/DistributionBernoulli.cu: bernoulli_tensor_kernel",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor"),
         memory=normal,
         source="aten/src/ATen/native/DistributionTemplates.h: normal_impl, normal_out_impl",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("randperm", "randperm.generator"),

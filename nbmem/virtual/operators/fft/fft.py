@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, drop, out, temporary
+from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
 from nbmem.virtual.operators.fft import half_fft
 
 if TYPE_CHECKING:
@@ -132,24 +132,15 @@ def _check_half(call: OperatorCall) -> None:
 OPERATORS = (
     *(Operator((name,), composite=transform) for name, transform in half_fft.composites()),
     Operator(
-        ("_fft_r2c",),
-        refuse=_check_half,
-        memory=real_to_complex,
-        source=_SOURCE + "_fft_r2c_cufft",
-        shown_by=BY_ORACLE,
+        ("_fft_r2c",), refuse=_check_half, memory=real_to_complex, source=_SOURCE + "_fft_r2c_cufft"
     ),
     Operator(
         ("_fft_c2c",),
         refuse=_check_half,
         memory=complex_to_complex,
         source=_SOURCE + "_fft_c2c_cufft",
-        shown_by=BY_ORACLE,
     ),
     Operator(
-        ("_fft_c2r",),
-        refuse=_check_half,
-        memory=complex_to_real,
-        source=_SOURCE + "_fft_c2r_cufft",
-        shown_by=BY_ORACLE,
+        ("_fft_c2r",), refuse=_check_half, memory=complex_to_real, source=_SOURCE + "_fft_c2r_cufft"
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from nbmem.virtual.operator_model import autograd_differences
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, by_parts
+from nbmem.virtual.operator_model.operator import Operator, by_parts
 from nbmem.virtual.operator_model.value_checks import aten_type_name, in_cpp
 from nbmem.virtual.operators.index import index_kernels, masks
 from nbmem.virtual.tensors.operator_call import OperatorCall
@@ -79,7 +79,6 @@ OPERATORS = (
         shape=_shape_static,
         memory=index_kernels.nonzero_static,
         source="aten/src/ATen/native/cuda/Nonzero.cu: nonzero_static_cuda_out_impl",
-        shown_by=BY_ORACLE,
     ),
     Operator(("masked_select",), run=masks.masked_select, values=ValueRule(below=as_before)),
     Operator(("index_select", "gather", "take"), values=ValueRule(below=as_before)),
@@ -122,7 +121,6 @@ OPERATORS = (
         ("masked_scatter_backward",),
         run=by_parts(masks.masked_scatter_backward),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: masked_scatter_backward_symint",
-        shown_by=BY_ORACLE,
     ),
     Operator(("_unsafe_index.Tensor",), run=by_parts(aten.index.Tensor)),
     Operator(("_unsafe_index_put",), run=by_parts(aten.index_put.default)),
@@ -130,14 +128,12 @@ OPERATORS = (
         ("_unsafe_masked_index",),
         run=by_parts(masks.unsafe_masked_index),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: _unsafe_masked_index",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_unsafe_masked_index_put_accumulate",),
         run=masks.unsafe_masked_index_put,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: "
         "_unsafe_masked_index_put_accumulate",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("masked_scatter_",),
@@ -160,19 +156,16 @@ OPERATORS = (
         ("unfold_backward",),
         memory=index_kernels.unfold_backward,
         source="aten/src/ATen/native/UnfoldBackward.h: _make_unfold_backward_iter_over_grad_in",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("scatter_reduce.two", "scatter_reduce_.two"),
         memory=index_kernels.scatter_mean,
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: scatter_reduce_two",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("index_reduce", "index_reduce_"),
         memory=index_kernels.index_mean,
         source="aten/src/ATen/native/cuda/Indexing.cu: TORCH_IMPL_FUNC(index_reduce_cuda_out)",
-        shown_by=BY_ORACLE,
     ),
     Operator(("put",), autograd=autograd_differences.fill_in_place(aten.put_.default)),
     Operator(("scatter.src",), autograd=autograd_differences.fill_in_place(aten.scatter_.src)),

@@ -9,7 +9,6 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
     Operator,
     contiguous,
     drop,
@@ -124,20 +123,17 @@ OPERATORS = (
         ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         memory=smoothed,
         source="aten/src/ATen/native/cuda/UpSampleBilinear2d.cu: upsample_gen2d_aa_out_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("upsample_nearest2d", "_upsample_nearest_exact2d"),
         memory=nearest,
         source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu: "
         "upsample_nearest2d_out_cuda_template",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("max_unpool2d", "max_unpool3d"),
         memory=unpooled,
         source="aten/src/ATen/native/cuda/MaxUnpooling.cu: max_unpooling2d_forward_out_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         (
@@ -149,7 +145,6 @@ OPERATORS = (
         ),
         memory=outs_then_copies("grad_output"),
         source="aten/src/ATen/native/cuda/UpSample*.cu: upsample_*_backward_out_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         (
@@ -159,19 +154,16 @@ OPERATORS = (
         memory=of_pixels_backward,
         source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu: "
         "upsample_nearest2d_backward_out_cuda_template; UpSampleBilinear2d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("im2col", "col2im"),
         shape=shape_of_windows,
         memory=windows,
         source="aten/src/ATen/native/cuda/Im2Col.cu: im2col_cuda; Col2Im.cu: col2im_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("reflection_pad1d_backward", "reflection_pad2d_backward"),
         memory=outs_then_copies("grad_output"),
         source="aten/src/ATen/native/cuda/ReflectionPad.cu: reflection_pad2d_backward_out_template",
-        shown_by=BY_ORACLE,
     ),
 )

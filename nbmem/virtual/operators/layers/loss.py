@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
     LONG,
     Operator,
     contiguous,
@@ -218,59 +217,50 @@ OPERATORS = (
         ("_ctc_loss",),
         memory=ctc,
         source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_gpu_template",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_ctc_loss_backward",),
         shape=like("log_probs"),
         memory=ctc_backward,
         source="aten/src/ATen/native/cuda/LossCTC.cu: ctc_loss_backward_gpu_template",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss_forward",),
         refuse=_check_targets,
         memory=outs_then_copies("self", "target", "weight"),
         source=_NLL,
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss_backward",),
         memory=outs_then_copies("target", "self", "grad_output", "weight"),
         source=_NLL.replace("forward", "backward"),
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("nll_loss2d_forward",),
         refuse=_check_targets,
         memory=nll_of_pixels,
         source=_NLL.replace("Loss.cu: nll_loss", "NLLLoss2d.cu: nll_loss2d"),
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("soft_margin_loss_backward",),
         memory=soft_margin_backward,
         source="aten/src/ATen/native/Loss.cpp: soft_margin_loss_backward_out",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("log_sigmoid_forward",),
         shape=shape_log_sigmoid,
         source="aten/src/ATen/native/cuda/Activation.cpp: log_sigmoid_forward_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("multi_margin_loss",),
         memory=multi_margin,
         source="aten/src/ATen/native/cuda/MultiMarginLoss.cu: multi_margin_loss_cuda_out",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("multilabel_margin_loss_forward",),
         memory=multilabel_margin,
         source="aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu: "
         "multilabel_margin_loss_forward_out_cuda_template",
-        shown_by=BY_ORACLE,
     ),
     Operator(("multi_margin_loss_backward", "multilabel_margin_loss_backward"), shape=like("self")),
     Operator(

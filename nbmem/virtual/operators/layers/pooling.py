@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
-    Operator,
-    contiguous,
-    outs,
-    outs_then_copies,
-)
+from nbmem.virtual.operator_model.operator import Operator, contiguous, outs, outs_then_copies
 from nbmem.virtual.tensors.shapes import like
 
 if TYPE_CHECKING:
@@ -44,52 +38,44 @@ OPERATORS = (
         memory=outs_then_copies("self", format_of="self"),
         source="aten/src/ATen/native/cuda/AveragePool2d.cu, DilatedMaxPool2d.cu, "
         "DilatedMaxPool3d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("avg_pool2d_backward",),
         memory=outs_then_copies("self", "grad_output", format_of="self"),
         source="aten/src/ATen/native/cuda/AveragePool2d.cu: "
         "TORCH_IMPL_FUNC(avg_pool2d_backward_out_cuda)",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("max_pool2d_with_indices_backward",),
         memory=outs_then_copies("self", "grad_output", "indices", format_of="self"),
         source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu: "
         "TORCH_IMPL_FUNC(max_pool2d_with_indices_backward_out_cuda)",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("max_pool3d_with_indices_backward",),
         memory=outs_then_copies("grad_output", "indices", format_of="self"),
         source="aten/src/ATen/native/cuda/DilatedMaxPool3d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("avg_pool3d_backward", "_adaptive_avg_pool3d_backward"),
         memory=outs_then_copies("grad_output"),
         source="aten/src/ATen/native/cuda/AveragePool3d.cu, AdaptiveAveragePooling3d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_adaptive_avg_pool2d_backward",),
         memory=adaptive_average_backward,
         source="aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu: "
         "adaptive_avg_pool2d_backward_out_cuda_template",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"),
         memory=outs_then_copies("grad_output", "indices"),
         source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("fractional_max_pool2d_backward",),
         memory=fractional_backward,
         source="aten/src/ATen/native/cuda/FractionalMaxPool2d.cu",
-        shown_by=BY_ORACLE,
     ),
     Operator(("fractional_max_pool3d_backward",), shape=like("self")),
 )

@@ -94,7 +94,6 @@ OPERATORS = (
         shape=shape_backward,
         memory=kernel_backward,
         source="aten/src/ATen/native/cuda/SoftMax.cu: TORCH_IMPL_FUNC(softmax_backward_cuda_out)",
-        shown_by="none of the H100's runs; torch 2.13's CUDA build, run without a card",
     ),
     Operator(
         ("_log_softmax_backward_data",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.devices import META
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator, by_parts
+from nbmem.virtual.operator_model.operator import Operator, by_parts
 from nbmem.virtual.operators.linalg import eigen, factors, pseudo, roots, solving
 from nbmem.virtual.tensors.shapes import Results, one, several, spec_of
 
@@ -82,102 +82,54 @@ _BLAS = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp: "
 _DET = "aten/src/ATen/native/LinearAlgebra.cpp: _linalg_det_out, _linalg_slogdet_out, lu_det_P"
 _ATEN = "aten/src/ATen/native/BatchLinearAlgebra.cpp: "
 OPERATORS = (
-    Operator(
-        ("geqrf",),
-        shape=geqrf,
-        memory=factors.geqrf,
-        source=_BLAS + "geqrf_kernel",
-        shown_by=BY_ORACLE,
-    ),
+    Operator(("geqrf",), shape=geqrf, memory=factors.geqrf, source=_BLAS + "geqrf_kernel"),
     Operator(
         ("linalg_lstsq",),
         refuse=_check_driver,
         shape=lstsq,
         memory=solving.least_squares,
         source=_ATEN + "linalg_lstsq_gels",
-        shown_by=BY_ORACLE,
     ),
     Operator(("_compute_linear_combination",), shape=linear_combination),
     Operator(
         ("_linalg_check_errors",),
         composite=check_errors,
         source="aten/src/ATen/native/LinearAlgebraUtils.h, BatchLinearAlgebra.cpp",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("linalg_solve_triangular", "triangular_solve"),
         memory=solving.triangular,
         source=_BLAS + "triangular_solve_kernel",
-        shown_by=BY_ORACLE,
     ),
+    Operator(("linalg_lu_factor_ex",), memory=factors.lu_factor, source=_BLAS + "lu_factor"),
+    Operator(("lu_unpack",), memory=factors.lu_unpack, source=_ATEN + "lu_unpack_out"),
+    Operator(("linalg_lu",), memory=factors.lu, source=_ATEN + "linalg_lu_out"),
     Operator(
-        ("linalg_lu_factor_ex",),
-        memory=factors.lu_factor,
-        source=_BLAS + "lu_factor",
-        shown_by=BY_ORACLE,
+        ("linalg_lu_solve", "lu_solve"), memory=solving.lu_solve, source=_BLAS + "lu_solve_kernel"
     ),
-    Operator(
-        ("lu_unpack",), memory=factors.lu_unpack, source=_ATEN + "lu_unpack_out", shown_by=BY_ORACLE
-    ),
-    Operator(("linalg_lu",), memory=factors.lu, source=_ATEN + "linalg_lu_out", shown_by=BY_ORACLE),
-    Operator(
-        ("linalg_lu_solve", "lu_solve"),
-        memory=solving.lu_solve,
-        source=_BLAS + "lu_solve_kernel",
-        shown_by=BY_ORACLE,
-    ),
-    Operator(
-        ("linalg_inv_ex",),
-        memory=solving.inverse,
-        source=_ATEN + "linalg_inv_ex_out",
-        shown_by=BY_ORACLE,
-    ),
-    Operator(
-        ("_linalg_solve_ex",),
-        memory=solving.solve,
-        source=_ATEN + "_linalg_solve_ex_out",
-        shown_by=BY_ORACLE,
-    ),
+    Operator(("linalg_inv_ex",), memory=solving.inverse, source=_ATEN + "linalg_inv_ex_out"),
+    Operator(("_linalg_solve_ex",), memory=solving.solve, source=_ATEN + "_linalg_solve_ex_out"),
     Operator(
         ("linalg_cholesky_ex", "cholesky"),
         memory=factors.cholesky,
         source=_BLAS + "cholesky_kernel",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cholesky_solve",),
         memory=solving.cholesky_solve,
         source=_BLAS + "_cholesky_solve_helper_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cholesky_inverse",),
         memory=solving.cholesky_inverse,
         source=_BLAS + "cholesky_inverse_kernel_impl",
-        shown_by=BY_ORACLE,
     ),
+    Operator(("_linalg_eigh",), memory=factors.eigh, source=_ATEN + "_linalg_eigh_out"),
+    Operator(("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out"),
     Operator(
-        ("_linalg_eigh",),
-        memory=factors.eigh,
-        source=_ATEN + "_linalg_eigh_out",
-        shown_by=BY_ORACLE,
+        ("linalg_eig",), run=eigen.eig, memory=eigen.eigen_memory, source=_ATEN + "linalg_eig_out"
     ),
-    Operator(
-        ("_linalg_svd",), memory=factors.svd, source=_ATEN + "_linalg_svd_out", shown_by=BY_ORACLE
-    ),
-    Operator(
-        ("linalg_eig",),
-        run=eigen.eig,
-        memory=eigen.eigen_memory,
-        source=_ATEN + "linalg_eig_out",
-        shown_by=BY_ORACLE,
-    ),
-    Operator(
-        ("_linalg_eigvals",),
-        memory=eigen.eigen_memory,
-        source=_ATEN + "linalg_eigvals_out",
-        shown_by=BY_ORACLE,
-    ),
+    Operator(("_linalg_eigvals",), memory=eigen.eigen_memory, source=_ATEN + "linalg_eigvals_out"),
     Operator(("linalg_eigvals",), composite=eigen.eigvals),
     Operator(("linalg_matrix_sqrth",), run=by_parts(roots.square_root)),
     Operator(("linalg_polar",), run=by_parts(roots.polar)),
@@ -189,19 +141,13 @@ OPERATORS = (
         composite=pseudo.rank,
     ),
     Operator(("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor"), composite=pseudo.rank_within),
-    Operator(("_linalg_det",), memory=factors.determinant, source=_DET, shown_by=BY_ORACLE),
-    Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET, shown_by=BY_ORACLE),
-    Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out", shown_by=BY_ORACLE),
-    Operator(
-        ("linalg_ldl_solve",),
-        memory=factors.ldl_solve,
-        source=_BLAS + "ldl_solve_kernel",
-        shown_by=BY_ORACLE,
-    ),
+    Operator(("_linalg_det",), memory=factors.determinant, source=_DET),
+    Operator(("_linalg_slogdet",), memory=factors.log_determinant, source=_DET),
+    Operator(("linalg_qr",), memory=factors.qr, source=_ATEN + "linalg_qr_out"),
+    Operator(("linalg_ldl_solve",), memory=factors.ldl_solve, source=_BLAS + "ldl_solve_kernel"),
     Operator(
         ("linalg_householder_product", "ormqr"),
         memory=factors.reflectors,
         source=_BLAS + "orgqr_kernel_impl, ormqr_kernel",
-        shown_by=BY_ORACLE,
     ),
 )

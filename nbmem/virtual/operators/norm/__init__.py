@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.norm import norm_kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
@@ -110,7 +110,6 @@ OPERATORS = (
         ("batch_norm_backward",),
         memory=norm_kernels.batch_norm_backward,
         source="aten/src/ATen/native/cuda/Normalization.cu: _new_batch_norm_backward_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("cudnn_batch_norm",),

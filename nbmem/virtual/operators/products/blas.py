@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import (
-    BLAS,
-    BLASLT,
-    BY_ORACLE,
-    Operator,
-    out,
-    outs,
-    temporary,
-)
+from nbmem.virtual.operator_model.operator import BLAS, BLASLT, Operator, out, outs, temporary
 from nbmem.virtual.operator_model.value_checks import aten_type_name, in_cpp
 from nbmem.virtual.tensors.shapes import is_dense
 
@@ -204,12 +196,7 @@ _HANDLE = "aten/src/ATen/cuda/CublasHandlePool.cpp: getCurrentCUDABlasHandle"
 _SHOWN = "gpt2_b4s512_adamw"
 OPERATORS = (
     Operator(("linear",), composite=linear),
-    Operator(
-        ("_foreach_mm",),
-        run=run_foreach_mm,
-        source="torch/_native/ops/foreach_mm/impl.py",
-        shown_by=BY_ORACLE,
-    ),
+    Operator(("_foreach_mm",), run=run_foreach_mm, source="torch/_native/ops/foreach_mm/impl.py"),
     Operator(("mm",), refuse=_check_product, memory=product, source=_HANDLE, shown_by=_SHOWN),
     Operator(("bmm",), refuse=_check_products, memory=products, source=_HANDLE, shown_by=_SHOWN),
     Operator(
@@ -228,7 +215,6 @@ OPERATORS = (
         ),
         memory=product,
         source=_HANDLE,
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("addmm", "_addmm_activation"),

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operator_model.operator import (
-    BLAS,
-    BY_ORACLE,
-    Operator,
-    drop,
-    out,
-    outs,
-    temporary,
-)
+from nbmem.virtual.operator_model.operator import BLAS, Operator, drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,13 +68,11 @@ OPERATORS = (
         memory=cdist_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: cdist_backward_kernel_impl; "
         "Distance.cpp: _cdist_backward",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_pdist_backward",),
         memory=pdist_backward,
         source="aten/src/ATen/native/cuda/DistanceKernel.cu: pdist_backward_kernel_impl",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_euclidean_dist",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.operator import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +87,5 @@ OPERATORS = (
         ("_trilinear",),
         run=trilinear,
         source="aten/src/ATen/native/Linear.cpp: _trilinear, sumproduct_pair",
-        shown_by=BY_ORACLE,
     ),
 )

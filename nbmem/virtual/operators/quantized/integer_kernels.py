@@ -65,7 +65,6 @@ def quantizer_attribute(read: Callable[[Any], Any]) -> Handler:
     """Return a handler that reads an attribute of a quantizer."""
 
     def answered(executor: Executor, call: OperatorCall) -> Any:
-        del executor
         quantizer = quantizer_of(call.args[0])
         try:
             return read(quantizer)
@@ -78,7 +77,6 @@ def quantizer_attribute(read: Callable[[Any], Any]) -> Handler:
 
 def on_integers(executor: Executor, call: OperatorCall) -> Any:
     """Run an operator that moves or overwrites elements on the integers."""
-    del executor
     first = call.tensors[0]
     call_on = call.map(lambda t: integers_of(t) if is_quantized(t) else t)
     made = call.func(*call_on[0], **call_on[1])
@@ -98,7 +96,6 @@ def on_floats(floats: Any) -> Handler:
     """Return a handler that dequantizes, runs `floats`, and quantizes again."""
 
     def run(executor: Executor, call: OperatorCall) -> Any:
-        del executor
         source = call.args[0]
         given = source.dequantize()
         made = floats(given, *call.args[1:], **call.kwargs)
@@ -139,7 +136,6 @@ def extreme(name: str) -> Handler:
 
 def max_pool(executor: Executor, call: OperatorCall) -> Any:
     """Run cuDNN's max pooling, which takes signed bytes only."""
-    del executor
     source = call.args[0]
     if source.dtype is not torch.qint8:
         raise RuntimeError(_POOLED.format("QUInt8" if source.dtype is torch.quint8 else "QInt32"))
@@ -154,7 +150,6 @@ def max_pool(executor: Executor, call: OperatorCall) -> Any:
 
 def fill_(executor: Executor, call: OperatorCall) -> Any:
     """Run `fill_`: a temporary tensor of floats is quantized."""
-    del executor
     target = call.args[0]
     torch.empty(target.size(), device=target.device)
     return target
@@ -169,7 +164,6 @@ def not_implemented(call: OperatorCall) -> NotImplementedError:
 
 def empty_like(executor: Executor, call: OperatorCall) -> Any:
     """Return a tensor of the same shape and with the same quantizer."""
-    del executor
     source = call.args[0]
     layout = call.kwargs.get("memory_format") or torch.preserve_format
     return _with_quantizer_of(torch.empty_like(integers_of(source), memory_format=layout), source)
@@ -177,13 +171,11 @@ def empty_like(executor: Executor, call: OperatorCall) -> Any:
 
 def int_repr(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a copy of the integers."""
-    del executor
     return torch.clone(integers_of(call.args[0]))
 
 
 def dequantized(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a float32 tensor of the same shape."""
-    del executor
     source = call.args[0]
     if call.func._overloadname != "self":
         raise not_implemented(call)
@@ -211,7 +203,6 @@ def copy_(executor: Executor, call: OperatorCall) -> Any:
 
 def set_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Move a tensor to another storage, as loading from a file does."""
-    del executor
     tensor, source, *rest = call.args
     quantizer = quantizer_of(tensor)
     if rest:

@@ -9,7 +9,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operator_model.operator import BY_ORACLE, Operator
+from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.recurrent import cells, rnn_kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
@@ -81,14 +81,12 @@ OPERATORS = (
         shape=cells.shape_lstm,
         memory=cells.workspace_first,
         source=_CELLS + "_thnn_fused_lstm_cell_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_thnn_fused_gru_cell",),
         shape=cells.shape_gru,
         memory=cells.workspace_first,
         source=_CELLS + "_thnn_fused_gru_cell_cuda",
-        shown_by=BY_ORACLE,
     ),
     Operator(("_thnn_fused_lstm_cell_backward_impl",), run=cells.lstm_backward),
     Operator(("_thnn_fused_gru_cell_backward",), run=cells.gru_backward),

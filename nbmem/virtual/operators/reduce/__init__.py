@@ -177,7 +177,6 @@ _LOGIC = _SOURCE + "; ReduceLogicKernel.cu"
 _SUM_SHOWN = "gpt2_b4s512_adamw, backward: gradients of biases"
 _LOGIC_SHOWN = "t5_small_b8s256_adafactor, forward"
 _NONE = "none of the H100's runs has one"
-_ORACLE = "none of the H100's runs has one; torch 2.13's CUDA build, run without a card"
 _NONE_LARGE = "none of the H100's runs has a large one"
 OPERATORS = (
     Operator(
@@ -225,23 +224,18 @@ OPERATORS = (
         memory=extremes,
         values=ValueRule(health=same_health, largest=as_before),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
-        shown_by=_ORACLE,
     ),
     Operator(
         ("amin", "min"),
         memory=extremes,
         values=ValueRule(health=same_health),
         source=_SOURCE + "; ReduceMaxValuesKernel.cu",
-        shown_by=_ORACLE,
     ),
     # torch.distributions checks with these whether parameters and samples are valid.
     Operator(("_is_all_true",), values=ValueRule(health=always(True))),
     Operator(("_is_any_true",), values=ValueRule(health=always(False))),
     Operator(
-        ("aminmax",),
-        memory=aminmax,
-        source=_SOURCE + "; ReduceAMinMaxKernel.cu",
-        shown_by=_NONE,
+        ("aminmax",), memory=aminmax, source=_SOURCE + "; ReduceAMinMaxKernel.cu", shown_by=_NONE
     ),
     Operator(
         ("_aminmax",),
@@ -276,18 +270,11 @@ OPERATORS = (
         memory=count_nonzero,
         values=ValueRule(health=counted_up),
         source="aten/src/ATen/native/TensorAdvancedIndexing.cpp: count_nonzero_cuda",
-        shown_by=_ORACLE,
     ),
     Operator(
         ("renorm",),
         memory=renormed,
         source="aten/src/ATen/native/Normalization.cpp: TORCH_IMPL_FUNC(renorm_out)",
-        shown_by=_ORACLE,
     ),
-    Operator(
-        ("dist",),
-        memory=distance,
-        source="aten/src/ATen/native/Distance.cpp: dist",
-        shown_by=_ORACLE,
-    ),
+    Operator(("dist",), memory=distance, source="aten/src/ATen/native/Distance.cpp: dist"),
 )

@@ -2,8 +2,9 @@
 
 https://github.com/NVIDIA/cccl/blob/v3.0.1/cub/cub/device/dispatch (contained in CUDA 13.0).
 The names of the kernels in torch's library contain the types that it calls them with:
-`cuobjdump -res-usage -arch sm_90 libtorch_cuda.so`. A wrong guess at one was off by KiB. Tiles are
-those of the card's architecture: nbmem/virtual/cub_tunings.py.
+`cuobjdump -res-usage -arch sm_90 libtorch_cuda.so`. A rule with
+another type is wrong by KiB. Tiles are those of the card's architecture:
+nbmem/virtual/cub_tunings.py.
 """
 
 from __future__ import annotations
@@ -138,16 +139,16 @@ def exclusive_sum(count: int, item: int) -> int:
     return tile_states(_tiles(count, SCAN_TILES[item]), 2 * item)
 
 
-def cumulative(count: int, item: int, *, own: bool) -> int:
+def cumulative(count: int, item: int, *, torch_type: bool) -> int:
     """Return the bytes for a cumulative sum or product of one row.
 
     Args:
         count: Elements.
         item: Bytes of one.
-        own: Whether the type is torch's (halves, complex numbers), not the language's.
+        torch_type: Whether the type is torch's (halves, complex numbers), not the language's.
     """
     tiles = _tiles(count, SCAN_TILES[item])
-    return tile_states(tiles, 4, item) if own else tile_states(tiles, max(4, 2 * item))
+    return tile_states(tiles, 4, item) if torch_type else tile_states(tiles, max(4, 2 * item))
 
 
 def inclusive_sum(card: Card, count: int) -> int:
@@ -201,16 +202,16 @@ def thrust_reduce_by_key(count: int) -> int:
     return parts(tile_states(_tiles(count, REDUCE_BY_KEY_TILE), 8), 8)
 
 
-def unique(card: Card, count: int, item: int, *, own: bool) -> int:
+def unique(card: Card, count: int, item: int, *, torch_type: bool) -> int:
     """Return the bytes for dropping elements that equal their predecessor.
 
     Args:
         card: Its architecture has the tile.
         count: Elements.
         item: Bytes of one.
-        own: Whether the type is torch's (halves), not the language's.
+        torch_type: Whether the type is torch's (halves), not the language's.
     """
-    tile = SELECT_TILE if own else card.arch.cub.select[item]
+    tile = SELECT_TILE if torch_type else card.arch.cub.select[item]
     return tile_states(_tiles(count, tile), 8)
 
 

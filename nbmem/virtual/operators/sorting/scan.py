@@ -35,8 +35,8 @@ def cumulative(launch: Launch) -> Iterator[Step]:
     if not tensor.is_contiguous():
         yield temporary("contiguous", count * item)
     if tensor.dim() and count and count == tensor.size(launch["dim"]):
-        own = result.dtype in HALVES or result.dtype.is_complex
-        yield temporary("scan", cub.cumulative(count, item, own=own))
+        torch_type = result.dtype in HALVES or result.dtype.is_complex
+        yield temporary("scan", cub.cumulative(count, item, torch_type=torch_type))
 
 
 def repeated(launch: Launch) -> Iterator[Step]:
@@ -49,7 +49,7 @@ def repeated(launch: Launch) -> Iterator[Step]:
     yield temporary("ends", count * LONG)
     if item < LONG:
         yield temporary("repeats", count * LONG)
-    yield temporary("scan", cub.cumulative(count, LONG, own=False))
+    yield temporary("scan", cub.cumulative(count, LONG, torch_type=False))
     yield drop("scan")
     if item < LONG:
         yield drop("repeats")

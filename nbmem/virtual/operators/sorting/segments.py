@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
-    LONG,
-    Operator,
-    contiguous,
-    drop,
-    out,
-    temporary,
-)
+from nbmem.virtual.operator_model.operator import LONG, Operator, contiguous, drop, out, temporary
 from nbmem.virtual.operators.sorting import cub
 
 if TYPE_CHECKING:
@@ -67,7 +59,7 @@ def _places(launch: Launch) -> Iterator[Step]:
     yield temporary("offsets", (lengths.numel() + rows) * item)
     yield drop("zeros")
     if rows == 1:
-        yield temporary("sums", cub.cumulative(lengths.numel() + 1, LONG, own=False))
+        yield temporary("sums", cub.cumulative(lengths.numel() + 1, LONG, torch_type=False))
         yield drop("sums")
 
 
@@ -76,12 +68,10 @@ OPERATORS = (
         ("segment_reduce",),
         memory=reduced,
         source="aten/src/ATen/native/SegmentReduce.cpp: segment_reduce_kernel",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_segment_reduce_backward",),
         memory=backward,
         source="aten/src/ATen/native/SegmentReduce.cpp: _segment_reduce_backward_kernel",
-        shown_by=BY_ORACLE,
     ),
 )

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
-    LONG,
-    Operator,
-    contiguous,
-    drop,
-    out,
-    temporary,
-)
+from nbmem.virtual.operator_model.operator import LONG, Operator, contiguous, drop, out, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.tensors.value_bounds import place
@@ -226,6 +218,5 @@ OPERATORS = (
         ("mode",),
         memory=mode,
         source="aten/src/ATen/native/cuda/TensorModeKernel.cpp: mode_kernel_impl",
-        shown_by=BY_ORACLE,
     ),
 )

@@ -12,7 +12,6 @@ import torch
 from torch import _C
 
 from nbmem.virtual.operator_model.operator import (
-    BY_ORACLE,
     HALVES,
     LONG,
     Operator,
@@ -78,8 +77,8 @@ def _differing_values(launch: Launch) -> Iterator[Step]:
         yield out(2)
         yield temporary("unique", cub.encode(count))
     else:
-        own = tensor.dtype in HALVES
-        yield temporary("unique", cub.unique(launch.card, count, item, own=own))
+        torch_type = tensor.dtype in HALVES
+        yield temporary("unique", cub.unique(launch.card, count, item, torch_type=torch_type))
 
 
 def unique_consecutive(launch: Launch) -> Iterator[Step]:
@@ -122,7 +121,7 @@ def unique_rows(launch: Launch) -> Iterator[Step]:
         yield out(1)
         yield temporary("differs", count * LONG)
         yield from _scratch("differences", cub.parts(0))
-        yield from _scratch("sums", cub.cumulative(count, LONG, own=False))
+        yield from _scratch("sums", cub.cumulative(count, LONG, torch_type=False))
         yield drop("differs")
     if launch["return_counts"]:
         yield temporary("range", (count + 1) * LONG)
@@ -265,7 +264,6 @@ OPERATORS = (
         run=isin_sorting,
         memory=isin_pairwise,
         source="aten/src/ATen/native/TensorCompare.cpp: TORCH_IMPL_FUNC(isin_Tensor_Tensor_out)",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("_unique",),
@@ -284,13 +282,11 @@ OPERATORS = (
         run=unique,
         memory=unique_consecutive,
         source="aten/src/ATen/native/cuda/UniqueCub.cu: compute_unique",
-        shown_by=BY_ORACLE,
     ),
     Operator(
         ("unique_dim", "unique_dim_consecutive"),
         run=unique,
         memory=unique_rows,
         source="aten/src/ATen/native/cuda/Unique.cu: unique_dim_cuda_template",
-        shown_by=BY_ORACLE,
     ),
 )

@@ -46,7 +46,6 @@ def part(name: str) -> Callable[[Executor, OperatorCall], torch.Tensor]:
     """Return a handler that returns one part."""
 
     def read(executor: Executor, call: OperatorCall) -> torch.Tensor:
-        del executor
         parts: Compressed = parts_of(call.args[0])
         asked = call.func._schema.name.removeprefix("aten::")
         if asked in (_OF_COLUMNS if parts.rows else _OF_ROWS):
@@ -66,7 +65,6 @@ def _like(tensor: torch.Tensor, parts: Compressed) -> torch.Tensor:
 
 def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `.to()`, `.cuda()` and `.cpu()`: values, row starts, columns."""
-    del executor
     source = call.args[0]
     device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
     if is_virtual(source):
@@ -92,7 +90,6 @@ def map_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     Allocations: values, columns, row starts.
     """
-    del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     if call.func is torch.ops.aten.mul.Tensor and len(list(filter(is_sparse, call.tensors))) == 2:
@@ -107,13 +104,11 @@ def map_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a tensor of the same parts."""
-    del executor
     return _like(call.args[0], parts_of(call.args[0]))
 
 
 def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a tensor of the same parts in the other layout."""
-    del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     size = list(tensor.size())
@@ -151,7 +146,6 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
     left, right = call.args[:2]
     if is_sparse(left) and is_sparse(right):
         return _sparse_product(executor, call)
-    del executor
     if is_sparse(right):
         size = (left.size(0), right.size(1))
         return torch.addmm(
@@ -217,11 +211,7 @@ def _places_of_product(
         first, second = (
             torch.sparse_csr_tensor(outer, inner, torch.ones(one.nnz), shape)
             for one, outer, inner, shape in zip(
-                (left, right),
-                indices[::2],
-                indices[1::2],
-                (sizes[:2], sizes[1:]),
-                strict=True,
+                (left, right), indices[::2], indices[1::2], (sizes[:2], sizes[1:]), strict=True
             )
         )
         product = first @ second
@@ -252,7 +242,6 @@ def addmm(executor: Executor, call: OperatorCall) -> Any:
 
 def _dense_times_sparse(executor: Executor, call: OperatorCall) -> Any:
     """Run `dense @ sparse` as the product of both transposed."""
-    del executor
     t, dense, sparse = call.args[:3]
     if is_sparse(dense):
         return NotImplemented
@@ -262,7 +251,6 @@ def _dense_times_sparse(executor: Executor, call: OperatorCall) -> Any:
 
 def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run the product with a vector."""
-    del executor
     matrix, vector = call.args[:2]
     return torch.empty(matrix.size(0), dtype=vector.dtype, device=vector.device)
 
@@ -272,7 +260,6 @@ def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     It computes the product's elements at the indices of the first matrix.
     """
-    del executor
     matrix = call.args[0]
     parts: Compressed = parts_of(matrix)
     rows = parts.compressed.numel() - 1
@@ -286,7 +273,6 @@ def sampled_addmm(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def total(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return the sum of all values."""
-    del executor
     return parts_of(call.args[0]).values.sum(dtype=call.argument("dtype"))
 
 

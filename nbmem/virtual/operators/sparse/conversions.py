@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 def to_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `.to()`, `.cuda()`, `.cpu()` and `.half()`: indices, then values."""
-    del executor
     source = call.args[0]
     device, dtype = call.kwargs.get("device"), call.kwargs.get("dtype")
     if is_virtual(source):
@@ -44,7 +43,6 @@ def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
     With a mode on the stack the engine takes every gradient for one with other references:
     https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/accumulate_grad.h
     """
-    del executor
     if call.argument("memory_format") not in (None, torch.preserve_format):
         raise RuntimeError("unsupported memory format option Contiguous")
     tensor = call.args[0]
@@ -58,7 +56,6 @@ def clone(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def detach(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Return a tensor of the same parts."""
-    del executor
     parts: Coo = parts_of(call.args[0])
     return with_same_places(call.args[0].size(), parts, parts.indices, parts.values)
 
@@ -76,7 +73,6 @@ def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
             f"{target.type()} and src type = {source.type()}"
         )
     source = source if is_virtual(source) else source.to(target.device)
-    del executor
     parts: Coo = parts_of(source)
     values = parts.values.to(target.dtype, copy=True)
     indices = parts.indices.clone()
@@ -85,7 +81,6 @@ def copy_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def to_dense(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `to_dense`: zeros, and the elements added to them."""
-    del executor
     tensor = call.args[0]
     dtype = call.argument("dtype") or tensor.dtype
     dense = torch.zeros(tensor.size(), dtype=dtype, device=tensor.device)
@@ -116,7 +111,6 @@ def to_sparse(executor: Executor, call: OperatorCall) -> Any:
 def sparse_mask(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `dense.sparse_mask(mask)` as a product with ones at its places."""
     tensor, mask = call.args[:2]
-    del executor
     parts: Coo = parts_of(mask)
     if not parts.nnz:
         return empty_coo(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)

@@ -39,7 +39,6 @@ def of_values(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def of_values_in_place(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run a function of each value in place; requires a coalesced tensor."""
-    del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
     if not parts.coalesced:
@@ -51,7 +50,6 @@ def of_values_in_place(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def neg(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Copy the tensor and negate the copied values."""
-    del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
     values = parts.values.clone().neg_()
@@ -83,7 +81,6 @@ def _is_number(value: Any) -> bool:
 
 def divide(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Divide by a number; refuse other divisors."""
-    del executor
     if not _is_number(call.args[1]):
         raise RuntimeError(
             "Sparse division requires a scalar or zero-dim dense tensor divisor (got shape "
@@ -94,7 +91,6 @@ def divide(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def multiply(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Multiply by a number, a dense tensor or another sparse one."""
-    del executor
     left, right = call.args[:2]
     if _is_number(left) or _is_number(right):
         return _scaled(call)
@@ -142,7 +138,6 @@ def add(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     Two sparse tensors give one with the elements of both. Dense plus sparse is dense.
     """
-    del executor
     left, right = call.args[:2]
     alpha = call.argument("alpha", 1)
     if not is_sparse(left):
@@ -215,14 +210,12 @@ def add_(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def subtract(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Subtract by adding the second tensor's values times -1."""
-    del executor
     left, right = call.args[:2]
     return torch.add(left, right, alpha=-call.argument("alpha", 1))
 
 
 def scale_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `mul_` and `div_` by a number, into new buffers."""
-    del executor
     tensor = call.args[0]
     if not is_sparse(tensor):
         raise RuntimeError("mul_(dense, sparse) would make the dense tensor sparse")

@@ -27,7 +27,6 @@ def fill_like(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     Allocations: values, columns, row starts.
     """
-    del executor
     tensor = call.args[0]
     parts: Compressed = parts_of(tensor)
     values = call.func(parts.values, dtype=call.kwargs.get("dtype"))
@@ -92,7 +91,6 @@ def for_gradient(executor: Executor, call: OperatorCall) -> Any:
 
     C++ reads the leaf's strides, since it treats the leaf as a dense tensor.
     """
-    del executor
     tensor = call.args[0]
     return NotImplemented if is_sparse(tensor) else torch.empty_like(tensor)
 

@@ -54,7 +54,6 @@ def with_dims(executor: Executor, call: OperatorCall) -> Any:
 
 def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `torch.empty(layout=torch.sparse_coo)`, `empty_like` and the like."""
-    del executor
     first = call.args[0]
     if not isinstance(first, torch.Tensor):
         return empty_coo(call, tuple(first), len(first), call.kwargs.get("dtype"))
@@ -64,7 +63,6 @@ def empty(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def zero_(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `zero_()`, which removes all elements."""
-    del executor
     tensor = call.args[0]
     parts: Coo = parts_of(tensor)
     gone = empty_coo(call, tuple(tensor.size()), parts.sparse_dim, tensor.dtype)
@@ -78,7 +76,6 @@ def with_tensors(executor: Executor, call: OperatorCall) -> Any:
     """
     if not is_virtual(call.argument("values")):
         return NotImplemented
-    del executor
     coalesced = bool(call.argument("is_coalesced"))
     size, indices, values = (call.argument(name) for name in ("size", "indices", "values"))
     return coo(size, indices, values, coalesced=coalesced)
@@ -95,7 +92,6 @@ def values_of(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 
 def _checked(executor: Executor, call: OperatorCall, which: str) -> Any:
-    del executor
     parts = parts_of(call.args[0])
     free = call.func._schema.name.startswith("aten::_")
     if isinstance(parts, Coo) and not (free or parts.coalesced):
@@ -107,7 +103,6 @@ def _checked(executor: Executor, call: OperatorCall, which: str) -> Any:
 
 def set_coalesced(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run `_coalesced_(bool)`."""
-    del executor
     tensor, wanted = call.args
     parts = parts_of(tensor)
     known = parts.nnz if parts.coalesced else parts.distinct
@@ -181,7 +176,6 @@ def facts(name: str) -> Any:
     """Return a handler that reads one property of a tensor's parts."""
 
     def read(executor: Executor, call: OperatorCall) -> Any:
-        del executor
         parts = parts_of(call.args[0])
         return {
             "_nnz": lambda: parts.nnz,

@@ -89,7 +89,6 @@ def mm(executor: Executor, call: OperatorCall) -> Any:
 
 def sparse_addmm(executor: Executor, call: OperatorCall) -> Any:
     """Run `torch.sparse.addmm`, which equals `addmm` on a card."""
-    del executor
     return torch.addmm(*call.args[:3], **call.kwargs)
 
 
@@ -156,7 +155,6 @@ def bmm(executor: Executor, call: OperatorCall) -> Any:
 
 def mv(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Run the product with a vector as with a matrix of one column."""
-    del executor
     matrix, vector = call.args[:2]
     if matrix.dim() != 2 or vector.dim() != 1 or matrix.size(1) != vector.size(0):
         raise RuntimeError("mv: expected self.size(-1) == vec.size(-1)")

@@ -35,7 +35,6 @@ def sum_dims(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     Their rows of indices are removed, and elements that then have equal indices are added up.
     """
-    del executor
     tensor = call.args[0]
     dims = call.argument("dim")
     dims = sorted(dim % tensor.dim() for dim in ([dims] if isinstance(dims, int) else dims))

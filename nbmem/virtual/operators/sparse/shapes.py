@@ -20,7 +20,6 @@ def transpose(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     Dense dimensions are swapped in a view of the values.
     """
-    del executor
     tensor = call.args[0]
     first, second = call.args[1:3] if len(call.args) > 1 else (0, 1)
     first, second = first % tensor.dim(), second % tensor.dim()
@@ -47,7 +46,6 @@ def _swapped(tensor: torch.Tensor, first: int, second: int) -> list[int]:
 
 def permute(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Reorder the rows of the indices; the values are shared."""
-    del executor
     tensor, dims = call.args[0], [dim % call.args[0].dim() for dim in call.args[1]]
     parts: Coo = parts_of(tensor)
     size = [tensor.size(dim) for dim in dims]
@@ -61,7 +59,6 @@ def permute(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def cat(executor: Executor, call: OperatorCall) -> Any:
     """Concatenate the indices, shifted, then the values."""
-    del executor
     tensors = call.args[0]
     dim = call.argument("dim", 0) % tensors[0].dim()
     if not all(is_sparse(tensor) for tensor in tensors):
@@ -81,7 +78,6 @@ def cat(executor: Executor, call: OperatorCall) -> Any:
 
 def unsqueeze(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Insert a row of zeros into the indices."""
-    del executor
     tensor = call.args[0]
     dim = call.args[1] % (tensor.dim() + 1)
     parts: Coo = parts_of(tensor)
@@ -98,7 +94,6 @@ def unsqueeze(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def stack(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Unsqueeze each tensor, then concatenate."""
-    del executor
     dim = call.argument("dim", 0)
     return torch.cat([tensor.unsqueeze(dim) for tensor in call.args[0]], dim)
 
@@ -108,7 +103,6 @@ def select(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
     The count of elements is known if the indices are.
     """
-    del executor
     tensor, dim, index = call.args
     dim %= tensor.dim()
     parts: Coo = parts_of(tensor)
@@ -132,7 +126,6 @@ def select(executor: Executor, call: OperatorCall) -> torch.Tensor:
 
 def narrow_copy(executor: Executor, call: OperatorCall) -> torch.Tensor:
     """Copy the elements within a range of one dimension."""
-    del executor
     tensor, dim, start, length = call.args
     dim %= tensor.dim()
     parts: Coo = parts_of(tensor)
