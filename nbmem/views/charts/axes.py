@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import GIB, KIB, MIB
-from nbmem.views.charts.svg import label, rule
+from nbmem.views.charts.svg import label, line
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def byte_lines(top: int, left: int, right: int, y: Callable[[float], float]) -> 
     """
     parts = []
     for tick in byte_ticks(top):
-        parts.append(rule(left, y(tick.at), right, y(tick.at), stroke=INK, stroke_opacity="0.3"))
+        parts.append(line(left, y(tick.at), right, y(tick.at), stroke=INK, stroke_opacity="0.3"))
         parts.append(label(left - 8, y(tick.at) + 4, tick.text, anchor="end"))
     return parts
 

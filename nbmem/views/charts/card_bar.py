@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.categories import PROCESS, RESERVED, Category
 from nbmem.core.units import format_bytes
 from nbmem.views import report_sentences
-from nbmem.views.charts.svg import WIDTH, Picture, box, fill, label, picture, rule, text_width
+from nbmem.views.charts.svg import WIDTH, Picture, box, fill, label, line, picture, text_width
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK
 
@@ -116,7 +116,7 @@ def _names(report: Report, shown: Sequence[Category], whole: int) -> tuple[list[
         top = _NAMES_TOP + row * _NAMES
         if row:
             parts.append(
-                rule(middle, _NAMES_TOP, middle, top + 2, stroke=INK, stroke_opacity="0.6")
+                line(middle, _NAMES_TOP, middle, top + 2, stroke=INK, stroke_opacity="0.6")
             )
         parts.append(label(at, top + 15, name, anchor="middle", size=12))
         parts.append(label(at, top + 29, format_bytes(count), anchor="middle", size=12))

@@ -12,7 +12,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import format_bytes
 from nbmem.views.charts import axes
-from nbmem.views.charts.svg import Picture, label, picture, rule
+from nbmem.views.charts.svg import Picture, label, line, picture
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import COLOURS, INK
 
@@ -51,7 +51,7 @@ def growth(fit: Fit) -> Picture | None:
     parts: list[Markup] = _band(fit, x)
     ticks = axes.byte_ticks(int(top))
     for tick in ticks:
-        parts.append(rule(LEFT, y(tick.at), RIGHT, y(tick.at), stroke=INK, stroke_opacity="0.3"))
+        parts.append(line(LEFT, y(tick.at), RIGHT, y(tick.at), stroke=INK, stroke_opacity="0.3"))
         parts.append(label(LEFT - 8, y(tick.at) + 5, tick.text, anchor="end"))
     parts += [
         label(x(tick.at), BOTTOM + 20, tick.text, anchor="middle")
@@ -59,7 +59,7 @@ def growth(fit: Fit) -> Picture | None:
     ]
     parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 40, fit.variable, anchor="middle"))
     limit = fit.card.total - fit.card.margin
-    parts.append(rule(LEFT, y(limit), RIGHT, y(limit), stroke=FULL, stroke_dasharray="6 4"))
+    parts.append(line(LEFT, y(limit), RIGHT, y(limit), stroke=FULL, stroke_dasharray="6 4"))
     crossed = any(0 < y(limit) - y(tick.at) < _LINE_HEIGHT for tick in ticks)
     base = y(limit) + (_LINE_HEIGHT if crossed else -7)
     parts.append(label(LEFT + 6, base, f"{fit.card.name} less the margin: {format_bytes(limit)}"))
@@ -115,7 +115,7 @@ def _legend(fit: Fit) -> list[Markup]:
         parts += [mark, label(at + 16, base, text)]
         at += width
     if fit.total is not None:
-        parts.append(rule(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
+        parts.append(line(at, base - 5, at + 18, base - 5, stroke=LINE, stroke_width="2"))
         parts.append(label(at + 26, base, "allocated"))
     return parts
 

@@ -15,7 +15,7 @@ from nbmem.core.units import format_bytes
 from nbmem.report.analysis.aligned_courses import aligned
 from nbmem.views.charts import axes, phase_strips
 from nbmem.views.charts.stacked_areas import Field, stairs
-from nbmem.views.charts.svg import Picture, box, label, picture, rule
+from nbmem.views.charts.svg import Picture, box, label, line, picture
 from nbmem.views.markup import Markup, clipped, element, one_line
 from nbmem.views.palette import COLOURS, INK
 
@@ -89,9 +89,9 @@ def _curves(  # noqa: PLR0913 - two curves, where they lie and how they look
     )
     short = field._replace(right=field.left + len(live))
     area = {"fill": colour, "opacity": "0.7"} if filled else {"fill": "none"}
-    line = {} if filled else {"stroke": colour, "stroke_width": "2"}
+    stroke = {} if filled else {"stroke": colour, "stroke_width": "2"}
     return [
-        element("path", d=stairs(live, short, closed=filled), **area, **line),
+        element("path", d=stairs(live, short, closed=filled), **area, **stroke),
         element(
             "path",
             d=stairs(held, short, closed=False),
@@ -105,11 +105,11 @@ def _curves(  # noqa: PLR0913 - two curves, where they lie and how they look
 
 def _legend(a: Side, b: Side) -> list[Markup]:
     base = BOTTOM + 24
-    dashes = rule(LEFT, base + 39, LEFT + 18, base + 39, stroke=INK, stroke_dasharray="5 3")
+    dashes = line(LEFT, base + 39, LEFT + 18, base + 39, stroke=INK, stroke_dasharray="5 3")
     return [
         box(LEFT, base - 11, 18, 12, fill=_A, opacity="0.7"),
         label(LEFT + 26, base, _peak("A", a)),
-        rule(LEFT, base + 17, LEFT + 18, base + 17, stroke=_B, stroke_width="2"),
+        line(LEFT, base + 17, LEFT + 18, base + 17, stroke=_B, stroke_width="2"),
         label(LEFT + 26, base + 22, _peak("B", b)),
         dashes,
         label(LEFT + 26, base + 44, "dashed: reserved, the cache included", size=12),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.views.charts.svg import box, label, rule, text_width
+from nbmem.views.charts.svg import box, label, line, text_width
 from nbmem.views.markup import Markup, one_line
 from nbmem.views.palette import INK, OTHER_TINT, PHASE_TINTS, TINT_INK
 
@@ -86,7 +86,7 @@ def _step_row(
             text = ""
         named_to = left + width
         parts += _cell(left, top, max(width, 1), text, OTHER_TINT)
-        parts.append(rule(left, top, left, bottom, stroke=INK, stroke_opacity="0.45"))
+        parts.append(line(left, top, left, bottom, stroke=INK, stroke_opacity="0.45"))
     return parts
 
 

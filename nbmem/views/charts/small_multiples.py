@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.session.categories import ACTIVE
 from nbmem.core.units import format_bytes
 from nbmem.views.charts.stacked_areas import Field, areas, dashed, rows_by_column
-from nbmem.views.charts.svg import WIDTH, Picture, label, picture, rule, text_width
+from nbmem.views.charts.svg import WIDTH, Picture, label, line, picture, text_width
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
@@ -71,5 +71,5 @@ def _draw_rank(name: str, row: RankRow, timeline: Timeline, field: Field) -> lis
         label(field.right, field.top - 5, peak, anchor="end", size=_FONT_SIZE),
         *areas(held, reserved, shown, field),
         *([dashed(reserved, field)] if caches else []),
-        rule(field.left, field.bottom, field.right, field.bottom, stroke=INK, stroke_opacity="0.6"),
+        line(field.left, field.bottom, field.right, field.bottom, stroke=INK, stroke_opacity="0.6"),
     ]

@@ -115,7 +115,7 @@ def box(x: float, y: float, width: float, height: float, **paint: str | int | No
     return element("rect", x=left, y=round(y), width=right - left, height=round(height), **paint)
 
 
-def rule(x1: float, y1: float, x2: float, y2: float, **paint: str | int | None) -> Markup:
+def line(x1: float, y1: float, x2: float, y2: float, **paint: str | int | None) -> Markup:
     """Draw a line on the middle of pixels, so that it is one pixel wide."""
     return element(
         "path", d=f"M{round(x1)}.5 {round(y1)}.5L{round(x2)}.5 {round(y2)}.5", fill="none", **paint

@@ -16,7 +16,7 @@ from nbmem.core.units import format_bytes
 from nbmem.views import report_sentences
 from nbmem.views.charts import axes, phase_strips
 from nbmem.views.charts.stacked_areas import Field, areas, dashed, rows_by_column
-from nbmem.views.charts.svg import Picture, box, fill, label, picture, rule, text_width
+from nbmem.views.charts.svg import Picture, box, fill, label, line, picture, text_width
 from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK, TINT_INK
 
@@ -111,7 +111,7 @@ def _grid(scale: _Scale, counted: str) -> list[Markup]:
     for tick in axes.count_ticks(scale.end):
         x = LEFT + _COLUMNS * tick.at / max(scale.end, 1)
         anchor = "end" if x > RIGHT - 24 else "middle"
-        parts.append(rule(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
+        parts.append(line(x, BOTTOM, x, BOTTOM + 5, stroke=INK))
         parts.append(label(min(x, RIGHT), BOTTOM + 19, tick.text, anchor=anchor))
     parts.append(label((LEFT + RIGHT) / 2, BOTTOM + 36, counted, anchor="middle", size=12))
     return parts
@@ -134,7 +134,7 @@ def _limit_line(report: Report, limit: int, scale: _Scale) -> list[Markup]:
     x, anchor = (RIGHT - 6, "end") if right else (LEFT + 6, "start")
     text = f"the card is full at {format_bytes(limit)} reserved"
     return [
-        rule(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"),
+        line(LEFT, y, RIGHT, y, stroke="#C8553D", stroke_width="2"),
         label(x, y - 6, text, anchor=anchor, colour="#C8553D", bold=True),
     ]
 
@@ -162,7 +162,7 @@ def _legend(
     entries = [(category.label, box(0, -10, 12, 12, fill=fill(category))) for category in shown]
     if cached:
         entries.append(("cached", box(0, -10, 12, 12, fill=fill(Category.CACHED_RELEASABLE))))
-    dashes = rule(0, -4, 24, -4, stroke=INK, stroke_width="1.5", stroke_dasharray="5 3")
+    dashes = line(0, -4, 24, -4, stroke=INK, stroke_width="1.5", stroke_dasharray="5 3")
     if _has_allocator(report):
         entries.append((f"reserved, up to {format_bytes(report.peak.reserved)}", dashes))
     parts: list[Markup] = []

@@ -24,12 +24,10 @@ MIN_SHARE, MIN_OF_CARD = 0.1, 0.01
 Smaller differences (a batch's last rows) do not justify a change."""
 _STAGES = ("pp", "pipe", "stage")
 """Prefix of mesh dimensions whose ranks hold different layers."""
-
-
 _CAUSES = (
-    *(Category.INPUTS, Category.WEIGHTS, Category.OPTIMIZER_STATE, Category.COMMUNICATION),
-    *(Category.USER_TENSORS, Category.ACTIVATIONS),
-)
+    Category.INPUTS, Category.WEIGHTS, Category.OPTIMIZER_STATE, Category.COMMUNICATION,
+    Category.USER_TENSORS, Category.ACTIVATIONS,
+)  # fmt: skip
 """Causes in order of precedence: more inputs make more activations, and those more gradients."""
 _CAUSE = 0.5
 """Part of the largest difference that a cause must have."""
