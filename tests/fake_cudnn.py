@@ -1,7 +1,5 @@
 """Fake cuDNN whose kernels have given workspaces."""
 
-from __future__ import annotations
-
 from nbmem.virtual.card_names import find_card
 from nbmem.virtual.hardware.cudnn.client import CudnnClient
 from nbmem.virtual.hardware.cudnn.problem import Answer

@@ -1,7 +1,5 @@
 """A real IPython shell with nbmem loaded, on a virtual card."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import contextmanager
 

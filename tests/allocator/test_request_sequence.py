@@ -1,7 +1,5 @@
 """A run's requests, replayed with other sizes and under a limit."""
 
-from __future__ import annotations
-
 import pytest
 
 from nbmem.allocator.caching import CachingAllocator

@@ -1,7 +1,5 @@
 """The explorer under a traced cell, compared with figures of Python."""
 
-from __future__ import annotations
-
 import json
 import re
 

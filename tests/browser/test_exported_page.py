@@ -1,7 +1,5 @@
 """Exported pages: interactive without kernel, server or network."""
 
-from __future__ import annotations
-
 import base64
 import lzma
 from pathlib import Path

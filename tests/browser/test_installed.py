@@ -1,7 +1,5 @@
 """The wheel's contents, and JupyterLab's list of extensions."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """The sidebar in Notebook 7, in its right area, and the explorer under a cell."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.conftest import opened

@@ -3,8 +3,6 @@
 `NBMEM_PICTURES=out pytest tests/browser/test_screencast.py` writes `leak.webp`.
 """
 
-from __future__ import annotations
-
 import io
 
 import pytest

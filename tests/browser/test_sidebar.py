@@ -1,7 +1,5 @@
 """The sidebar beside a notebook in JupyterLab, with a real kernel on a virtual card."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The sidebar with several cards, notebooks and kernels at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.pages import KERNEL, LOAD, PANEL, expect, golden

@@ -1,7 +1,5 @@
 """The sidebar on a machine without a card: the host's memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.pages import expect, golden, picture

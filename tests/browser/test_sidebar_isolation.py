@@ -1,7 +1,5 @@
 """The sidebar changes nothing of JupyterLab and leaves nothing behind."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.pages import KERNEL, LOAD, PANEL, expect

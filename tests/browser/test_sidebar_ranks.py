@@ -1,7 +1,5 @@
 """Ranks in the sidebar while a notebook's cell runs them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.pages import PANEL, expect, golden, picture

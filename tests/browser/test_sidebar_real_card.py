@@ -1,7 +1,5 @@
 """The sidebar beside a kernel on a real card."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The sidebar after restarts, reloads and hostile messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.pages import KERNEL, LOAD, PANEL, Notebook, expect, golden, hostile

@@ -1,7 +1,5 @@
 """Buttons of a tip: insert code, run a command, mute."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Two kernels of one real Jupyter server, by name and on request."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """AMD cards: readings of amdsmi in NVML's terms."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """How often cards are read, and how many readings are kept."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

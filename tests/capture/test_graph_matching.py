@@ -1,7 +1,5 @@
 """Graphs that match one already read get its names at once."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="graphs are torch's")

@@ -1,7 +1,5 @@
 """A cell's peak is counted, and the user's own peak counter reads as without nbmem."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Cards that share the host's memory: GB10, Jetson and WDDM."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from types import SimpleNamespace

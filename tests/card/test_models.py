@@ -1,7 +1,5 @@
 """The part `models`: a training step, in each way the card is asked for."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

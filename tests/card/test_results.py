@@ -1,7 +1,5 @@
 """Results files survive torn lines, interruptions and crashes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

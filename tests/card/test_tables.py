@@ -1,7 +1,5 @@
 """Rows of cards.toml from a card's files, and differences to the byte."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

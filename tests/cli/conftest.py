@@ -1,7 +1,5 @@
 """Fixtures that run `nbmem` in its own process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Choice of a card on the command line, and the table of cards."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import webbrowser

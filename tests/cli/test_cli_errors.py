@@ -1,7 +1,5 @@
 """Bad input on the command line: one clear sentence each, and exit code 2."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """`nbmem run`: the script is the script, and its report comes after it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Parsing of user-written lines: quotes, paths, options, statements."""
 
-from __future__ import annotations
-
 import pytest
 
 from nbmem.core.arguments import add_device, parser_of

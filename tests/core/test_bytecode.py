@@ -1,7 +1,5 @@
 """Bytecode readings on each Python, and their loss where it changed."""
 
-from __future__ import annotations
-
 import dis
 import functools
 import importlib.util

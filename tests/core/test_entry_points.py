@@ -1,7 +1,5 @@
 """Deferred interrupts are delivered when the outermost call ends."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import signal

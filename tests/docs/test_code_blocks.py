@@ -4,8 +4,6 @@ A page's blocks run one after the other in one shell, which has what a reader is
 model that trains. `<!-- not run: reason -->` stands above a block that is compiled and no more.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Faults in capture: nothing of the user's changes, and a note is left."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

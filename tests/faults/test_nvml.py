@@ -1,7 +1,5 @@
 """Faults in NVML cost its own figures and never block for long."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Faults in a view, a tip or an analysis leave the figures and a note."""
 
-from __future__ import annotations
-
 import pytest
 
 import nbmem.api.tracing as nbmem

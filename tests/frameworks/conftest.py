@@ -1,7 +1,5 @@
 """Fake packages of the recorded shape, installed for one test."""
 
-from __future__ import annotations
-
 import sys
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace

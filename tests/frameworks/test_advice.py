@@ -1,7 +1,5 @@
 """Tips and actions for another framework's memory."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

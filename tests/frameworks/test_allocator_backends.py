@@ -1,7 +1,5 @@
 """Ledgers where torch uses another allocator."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

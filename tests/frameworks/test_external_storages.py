@@ -1,7 +1,5 @@
 """Tensors over another library's memory are counted once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

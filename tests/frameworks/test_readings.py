@@ -1,7 +1,5 @@
 """Readings of each framework, only if imported and plausible."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from functools import partialmethod

@@ -1,7 +1,5 @@
 """Readings of the real packages, where they are installed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

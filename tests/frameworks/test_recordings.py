@@ -1,7 +1,5 @@
 """Other frameworks in a recording, its ledger, file and views."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

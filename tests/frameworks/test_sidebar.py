@@ -1,7 +1,5 @@
 """Memory of other frameworks in the sidebar."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="a card is read once torch has it")

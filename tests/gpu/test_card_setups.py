@@ -4,8 +4,6 @@ Nothing here asks which card it is: the tests hold on a real one, and on torch's
 without one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

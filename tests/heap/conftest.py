@@ -1,7 +1,5 @@
 """Fixtures: a virtual card, and a heap walk with plain rows."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

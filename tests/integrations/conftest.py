@@ -1,7 +1,5 @@
 """A virtual card, and a small network whose bytes are easy to count."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

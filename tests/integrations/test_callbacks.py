@@ -1,7 +1,5 @@
 """Callbacks of Lightning and transformers: what they log and survive."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Python blocks of docs/integrations.md run with their packages."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Metrics for Prometheus, read with its own parser."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import urllib.error

@@ -1,7 +1,5 @@
 """The pytest plugin: passes, failures and their sentences."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import tomllib

@@ -1,7 +1,5 @@
 """Ranks started by mp.spawn, accelerate, Ray and ipyparallel."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Figures of a trace in the readers of experiment trackers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -4,8 +4,6 @@
 renderer, its webview's policy and its choice among an output's forms are VS Code's own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Fixtures: a real InteractiveShell over a fake recorder."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import contextmanager
 from dataclasses import replace

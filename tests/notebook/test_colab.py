@@ -5,8 +5,6 @@ front end draws each output in a frame of another origin: nothing of the page is
 it does not know is passed over, and a comm that none of its own code opened goes nowhere.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

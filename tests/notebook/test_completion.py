@@ -1,7 +1,5 @@
 """Tab completion of nbmem's lines in a real shell."""
 
-from __future__ import annotations
-
 import pytest
 from IPython.core.completer import provisionalcompleter
 

@@ -1,7 +1,5 @@
 """Loading, unloading and what `%nbmem` says."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`%nbmem gpu` again: no choice of a card loses live tensors."""
 
-from __future__ import annotations
-
 import sys
 import time
 from types import SimpleNamespace

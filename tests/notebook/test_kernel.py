@@ -1,7 +1,5 @@
 """A real kernel's outputs, as a notebook saves them."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,7 +1,5 @@
 """`%%memtrace` leaves the behaviour of the user's cell unchanged."""
 
-from __future__ import annotations
-
 import pytest
 
 

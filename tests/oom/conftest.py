@@ -1,7 +1,5 @@
 """A small virtual card for each test."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Run a program on a new virtual card until it runs out of memory, or ends."""
 
-from __future__ import annotations
-
 import pytest
 
 import nbmem

@@ -1,7 +1,5 @@
 """Errors of the virtual card and of CUDA's code are counted by agreement."""
 
-from __future__ import annotations
-
 from tests.oracle import errors
 
 

@@ -1,7 +1,5 @@
 """The runner of the capture tests: isolation and counts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ What is simulated stands in other_system/sitecustomize.py: names that such a Pyt
 the only start method, pipes that select cannot watch, files that stay while they are open.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

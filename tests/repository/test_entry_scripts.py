@@ -1,7 +1,5 @@
 """The two setup commands work before anything is installed."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

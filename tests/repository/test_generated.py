@@ -1,7 +1,5 @@
 """Generated files equal the output of their tools."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

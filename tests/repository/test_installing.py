@@ -1,7 +1,5 @@
 """Choice of torch's build, and what is printed before the download."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a release is made of agrees with pyproject.toml: tag, recipe, links of notebooks."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Readings of the cards, with fakes of the counters and the driver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

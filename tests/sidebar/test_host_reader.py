@@ -1,7 +1,5 @@
 """The host's memory for the sidebar, to the byte."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

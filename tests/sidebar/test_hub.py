@@ -1,7 +1,5 @@
 """The sidebar's hub without a kernel: pushes, replies and faults."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The sidebar's messages and requests in a real kernel."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

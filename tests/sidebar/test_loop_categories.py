@@ -1,7 +1,5 @@
 """Bytes by category during a loop, exact against the tensors."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages are encoded and decoded unchanged; others are refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

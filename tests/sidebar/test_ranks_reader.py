@@ -1,7 +1,5 @@
 """Ranks in other processes, as the sidebar follows them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each test notes the figure that it saw, for the table of releases in docs/where.md.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

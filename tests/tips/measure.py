@@ -1,7 +1,5 @@
 """Run a program traced, mend it, and compare the bytes."""
 
-from __future__ import annotations
-
 import gc
 from contextlib import contextmanager
 

@@ -1,16 +1,10 @@
 """Variables that hold tensors behind their last use, by the text of the script."""
 
-import gc
-
 import pytest
-
-import nbmem.api.tracing as nbmem
-from nbmem import virtual
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
 MIB = 2**20
-HEAD = "import torch\nfrom torch import nn\n"
 CONVERTED = """
 raw = torch.zeros(64 << 20, dtype=torch.float64, device="cuda")
 data = raw.float()
@@ -38,39 +32,22 @@ pictures = torch.zeros(128 << 20, device="cuda") * 2
 """
 
 
-@pytest.fixture
-def tips(tmp_path):
-    def run(code):
-        path = tmp_path / "train.py"
-        path.write_text(HEAD + code, encoding="utf-8")
-        names = {"__name__": "__main__"}
-        with virtual.activated("T4"):
-            with nbmem.trace("cell", namespace=names) as trace:
-                exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
-            report = trace.report()
-            names.clear()
-            gc.collect()
-        return report
-
-    return run
-
-
 def of_rule(report, rule="kept_after_use"):
     return [tip for tip in report.findings if tip.rule == rule]
 
 
-def test_the_peak_falls_by_what_was_promised(tips):
-    report = tips(CONVERTED.format(cure=""))
+def test_the_peak_falls_by_what_was_promised(report_of):
+    report = report_of(CONVERTED.format(cure=""))
     (tip,) = of_rule(report)
-    cured = tips(CONVERTED.format(cure=tip.code))
+    cured = report_of(CONVERTED.format(cure=tip.code))
     assert tip.code.startswith("del raw ")
     assert tip.low == tip.high == 512 * MIB
     assert report.peak.allocated - cured.peak.allocated == tip.high
     assert of_rule(cured) == []
 
 
-def test_a_variable_of_a_function_is_told_where_nothing_else_holds_its_tensor(tips):
-    (tip,) = of_rule(tips(IN_FUNCTION.format(made="net(raw)", cure="", last="")))
+def test_a_variable_of_a_function_is_told_where_nothing_else_holds_its_tensor(report_of):
+    (tip,) = of_rule(report_of(IN_FUNCTION.format(made="net(raw)", cure="", last="")))
     assert "`del raw`" in tip.title
     assert "main()" in tip.title
     assert tip.low == 512 * MIB
@@ -85,12 +62,12 @@ def test_a_variable_of_a_function_is_told_where_nothing_else_holds_its_tensor(ti
         {"cure": "keep(raw)", "made": "net(raw); keep = [].append"},
     ],
 )
-def test_what_may_be_read_or_held_again_is_not_told(tips, change):
+def test_what_may_be_read_or_held_again_is_not_told(report_of, change):
     code = IN_FUNCTION.format(**{"made": "net(raw)", "cure": "", "last": ""} | change)
-    assert of_rule(tips(code)) == []
+    assert of_rule(report_of(code)) == []
 
 
-def test_a_model_that_nothing_reads_is_a_model_too_many(tips):
-    (tip,) = of_rule(tips(MODEL.format(cure="")), "two_models")
+def test_a_model_that_nothing_reads_is_a_model_too_many(report_of):
+    (tip,) = of_rule(report_of(MODEL.format(cure="")), "two_models")
     assert tip.code.startswith("del encoder")
-    assert of_rule(tips(MODEL.format(cure="del encoder")), "two_models") == []
+    assert of_rule(report_of(MODEL.format(cure="del encoder")), "two_models") == []

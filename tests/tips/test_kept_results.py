@@ -1,16 +1,10 @@
 """Results that wait on the card: filled tensors, callbacks, hooks, repeated data."""
 
-import gc
-
 import pytest
-
-import nbmem.api.tracing as nbmem
-from nbmem import virtual
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
 MIB = 2**20
-HEAD = "import torch\nfrom torch import nn\n"
 FILLED = """
 net = nn.Conv2d(3, 16, 3, padding=1).cuda().eval()
 def predict(picture):
@@ -82,27 +76,10 @@ CASES = {
 }
 
 
-@pytest.fixture
-def report(tmp_path):
-    def run(code):
-        path = tmp_path / "train.py"
-        path.write_text(HEAD + code, encoding="utf-8")
-        names = {"__name__": "__main__"}
-        with virtual.activated("T4"):
-            with nbmem.trace("cell", namespace=names) as trace:
-                exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
-            found = trace.report()
-            names.clear()
-            gc.collect()
-        return found
-
-    return run
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_the_peak_falls_by_what_was_promised(report, name):
+def test_the_peak_falls_by_what_was_promised(report_of, name):
     rule, code, cured, words = CASES[name]
-    found, mended = report(code), report(cured)
+    found, mended = report_of(code), report_of(cured)
     (tip,) = [tip for tip in found.findings if tip.rule == rule]
     assert words in tip.title
     saved = found.peak.allocated - mended.peak.allocated

@@ -1,7 +1,5 @@
 """Charts: round ticks, exact steps and small files."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The history: one line for each cell, in text and in HTML."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from nbmem.core.session.cell_delta import CellDelta, CellPeak

@@ -1,7 +1,5 @@
 """HTML of reports: structure, safety and escaping."""
 
-from __future__ import annotations
-
 import base64
 import re
 import sys

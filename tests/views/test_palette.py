@@ -4,8 +4,6 @@ Dichromacy is simulated as in Machado, Oliveira and Fernandes (2009), severity 1
 CIE76 distances in L*a*b*, where about 2 is just noticeable.
 """
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plain text of reports."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fixtures of a virtual card that is always removed afterwards."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

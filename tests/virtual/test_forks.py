@@ -42,7 +42,6 @@ def test_a_fork_before_the_context_has_one_of_its_own(gpu):
     assert in_child(state) == (False, False, True, 1)
     assert in_child(lambda: str(torch.ones(1, device="cuda").device)) == "cuda:0"
     assert not torch.cuda.is_initialized()
-    del gpu
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,6 @@ def test_what_the_parent_left_there_cannot_be_computed_with(gpu):
     assert in_child(lambda: (torch.manual_seed(1), torch.cuda.empty_cache())[1]) is None
     (held * 2).sum().backward()
     assert state() == (True, False, True, 1)
-    del gpu
 
 
 class _OnCpu(Dataset):

@@ -153,4 +153,3 @@ def test_a_cards_generator_has_a_state_of_sixteen_bytes(gpu):
     torch.cuda.manual_seed(8)
     torch.cuda.set_rng_state(state)
     assert torch.cuda.initial_seed() == 7
-    del gpu

@@ -1,7 +1,5 @@
 """Inductor shortcuts give the results of Inductor's own code."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -80,7 +80,6 @@ def test_a_traced_programs_convolution_takes_what_a_convolution_takes(gpu):
         call(x, weight, None, *places, *(flags if call is torch._convolution else ()))
         taken.append(torch.cuda.memory_stats()["requested_bytes.all.allocated"])
     assert taken[0] == taken[1] > 60e6
-    del gpu
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Large CPU tensors are written only when they are read."""
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import io

@@ -1,7 +1,5 @@
 """Unified memory: pages of a step, counted by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,5 @@
 """Cached plans give a later card the same bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

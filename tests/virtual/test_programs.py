@@ -189,7 +189,6 @@ def test_a_trace_has_its_convolutions(gpu):
     assert "_convolution" in str(traced.inlined_graph)
     options = (0, 0), (1, 1), (1, 1), 1, False, True, True
     assert torch.cudnn_convolution(x, model[0].weight, *options).size() == (2, 8, 6, 6)
-    del gpu
 
 
 @pytest.mark.parametrize(
@@ -203,13 +202,11 @@ def test_tensors_that_a_virtual_card_has_not_are_refused_in_a_sentence(gpu, make
     with pytest.raises(UsageError, match="The virtual GPU has no tensors") as refused:
         make()
     assert str(refused.value).endswith(OTHER_ENGINE)
-    del gpu
 
 
 def test_quantized_on_the_card(gpu):
     made = torch.quantize_per_tensor(torch.randn(4, 4, device="cuda"), 0.1, 0, torch.qint8)
     assert made.dequantize().dtype is torch.float32
-    del gpu
 
 
 def test_a_profile_with_the_cards_activity_says_nothing_on_stderr(gpu, capfd):
@@ -218,11 +215,9 @@ def test_a_profile_with_the_cards_activity_says_nothing_on_stderr(gpu, capfd):
         torch.ones(4, device="cuda").mul(2)
     assert profile.key_averages()
     assert "frame #" not in capfd.readouterr().err
-    del gpu
 
 
 def test_a_condition_that_is_known_fails_on_the_card(gpu):
     torch._assert_async(torch.tensor(1, device="cuda"))
     with pytest.raises(RuntimeError, match="device-side assert"):
         torch._assert_async(torch.tensor(0, device="cuda"))
-    del gpu

@@ -3,8 +3,6 @@
 The texts are those of torch's own CUDA build, run without a card.
 """
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -36,7 +36,6 @@ def adjacency(*, coalesced=True, dtype=torch.float32):
 
 @pytest.fixture
 def names(gpu):
-    del gpu
     cpu, loose = adjacency(), adjacency(coalesced=False)
     return {
         "torch": torch, "cpu": cpu, "csr": cpu.to_sparse_csr(), "s": cpu.cuda(), "u": loose.cuda(),
@@ -130,7 +129,6 @@ def test_a_gradient_of_its_own_is_taken_without_a_copy(names):
 
 
 def test_a_product_of_two_by_rows_counts_what_it_has(gpu):
-    del gpu
     places = torch.arange(3 * ROWS)
     indices = torch.stack([places // 3, places * 7 % ROWS])
     cpu = torch.sparse_coo_tensor(indices, torch.ones(3 * ROWS), (ROWS, ROWS)).to_sparse_csr()
@@ -157,7 +155,6 @@ def test_the_counters_balance_when_all_is_freed(gpu):
     assert torch.cuda.memory_allocated() == 16384 + 4096
     del shared
     assert torch.cuda.memory_allocated() == 0
-    del gpu
 
 
 def test_places_that_are_known_are_merged_as_on_a_card(gpu):
@@ -169,7 +166,6 @@ def test_places_that_are_known_are_merged_as_on_a_card(gpu):
     assert (made._nnz(), merged._nnz(), merged.is_coalesced()) == (4, 2, True)
     assert merged.indices().tolist() == [[0, 1], [2, 0]]
     assert merged.t().coalesce()._nnz() == 2
-    del gpu
 
 
 def test_unknown_indices_are_taken_to_differ(gpu):
@@ -184,7 +180,6 @@ def test_edges_of_a_matrix_that_comes_to_the_card_are_counted(gpu):
     dense[torch.arange(40), torch.arange(40)] = 1
     assert dense.cuda().nonzero().size() == (40, 2)
     assert dense.cuda().to_sparse()._nnz() == 40
-    del gpu
 
 
 def test_the_ways_to_make_one(gpu):
@@ -203,7 +198,6 @@ def test_the_ways_to_make_one(gpu):
     inferred = torch.sparse_coo_tensor([[0, 1], [2, 0]], [1.0, 2.0], device="cuda")
     typed = torch.sparse_coo_tensor([[0], [0]], [1], (1, 1), dtype=torch.float16, device="cuda")
     assert (empty._nnz(), inferred.size(), typed.dtype) == (0, (2, 3), torch.float16)
-    del gpu
 
 
 def test_what_is_printed_saved_and_copied(names):
@@ -234,7 +228,6 @@ def test_a_buffer_moves_with_its_module(gpu):
     assert module.half().adjacency.dtype is torch.float16
     assert module.state_dict()["adjacency"].is_sparse
     assert not module.cpu().adjacency.is_cuda
-    del gpu
 
 
 @pytest.mark.parametrize(
@@ -271,7 +264,6 @@ def test_sparse_gradients_of_embeddings_train(gpu, make):
     adam = torch.optim.Adam(table.parameters())
     with pytest.raises(RuntimeError, match="does not support sparse gradients"):
         adam.step()
-    del gpu
 
 
 def test_a_sparse_softmax_learns(gpu):
@@ -282,4 +274,3 @@ def test_a_sparse_softmax_learns(gpu):
     assert values.grad.size() == (NNZ,)
     kept = functional.dropout(made._values(), 0.5)
     assert torch.sparse_coo_tensor(made._indices(), kept, made.size())._nnz() == NNZ
-    del gpu

@@ -3,8 +3,6 @@
 The streams and sizes are those of torch 2.13's CUDA build, run without a card.
 """
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,7 +27,6 @@ def taken(gpu):
 
     yield since
     torch.cuda.memory._record_memory_history(None)
-    del gpu
 
 
 def _leaf():
@@ -80,7 +77,6 @@ def test_a_function_sees_the_stream_of_its_forward(gpu):
     y.sum().backward()
     assert seen == [side, inner, side]
     assert torch.cuda.current_stream().cuda_stream == 0
-    del gpu
 
 
 def _streams_seen(leaf):
@@ -110,7 +106,6 @@ def test_a_leafs_hooks_run_on_the_stream_of_its_first_use_as_long_as_a_graph_has
     with torch.cuda.stream(second):
         (x * 2).sum().backward()
     assert seen[4:] == [second.cuda_stream] * 2
-    del gpu
 
 
 def test_a_stream_that_a_leafs_hook_enters_is_left_behind_the_leaf(gpu):
@@ -123,7 +118,6 @@ def test_a_stream_that_a_leafs_hook_enters_is_left_behind_the_leaf(gpu):
     loss.backward()
     assert (seen_x, seen_y) == ([inner.cuda_stream] * 2, [side.cuda_stream] * 2)
     assert torch.cuda.current_stream().cuda_stream == 0
-    del gpu
 
 
 def test_a_leaf_on_the_cpu_and_a_forward_inside_backward_have_their_callers_stream(gpu):
@@ -137,7 +131,6 @@ def test_a_leaf_on_the_cpu_and_a_forward_inside_backward_have_their_callers_stre
     with torch.cuda.stream(other):
         y.backward()
     assert (seen, seen_w) == ([other.cuda_stream] * 2, [side.cuda_stream] * 2)
-    del gpu
 
 
 def test_a_product_copies_what_cublas_cannot_step_through(taken):
@@ -174,7 +167,6 @@ def test_events_and_streams_are_torchs_own_by_class(gpu):
     assert stream.__cuda_stream__() == (0, stream.cuda_stream)
     with pytest.raises(ValueError, match="enable_timing=True"):
         torch.cuda.Event().elapsed_time(event)
-    del gpu
 
 
 def test_a_sleep_is_done_when_somebody_waits_for_it(gpu):
@@ -187,7 +179,6 @@ def test_a_sleep_is_done_when_somebody_waits_for_it(gpu):
     torch.cuda.synchronize()
     assert end.query()
     assert start.elapsed_time(end) > 1000
-    del gpu
 
 
 def test_waiting_for_one_stream_skips_its_time_alone(gpu):
@@ -205,7 +196,6 @@ def test_waiting_for_one_stream_skips_its_time_alone(gpu):
     assert not long.query()
     long.record_event().synchronize()
     assert long.query()
-    del gpu
 
 
 def test_a_stream_is_entered_twice(gpu):
@@ -216,7 +206,6 @@ def test_a_stream_is_entered_twice(gpu):
             assert torch.cuda.current_stream() == first
         assert torch.cuda.current_stream() == first
     assert torch.cuda.current_stream() == default
-    del gpu
 
 
 def test_a_card_is_not_shared_with_another_process(gpu):
@@ -237,7 +226,6 @@ def test_what_the_allocator_does_not_know_is_a_runtime_error(gpu):
         torch._C._accelerator_setAllocatorSettings("pinned_use_cuda_host_register:none")
     with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
         torch.empty(1 << 61, dtype=torch.int8, device=CARD)
-    del gpu
 
 
 def test_what_is_registered_with_the_runtime_is_pinned(gpu):
@@ -249,4 +237,3 @@ def test_what_is_registered_with_the_runtime_is_pinned(gpu):
     assert torch.ones(4, device=CARD).to("cpu", non_blocking=True).is_pinned()
     with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
         torch.cuda.check_error(2)
-    del gpu

@@ -28,7 +28,6 @@ def test_threads_take_together_what_each_takes_alone(gpu, traced):
         for problem in thread_stress.run(seed, threads=4, steps=2, traced=traced)
     ]
     assert not problems, "\n".join(problems)
-    del gpu
 
 
 def test_blocks_may_be_freed_at_any_moment_while_others_are_freed(gpu):
@@ -50,7 +49,6 @@ def test_blocks_may_be_freed_at_any_moment_while_others_are_freed(gpu):
         sys.settrace(before)
     assert len(held) < 40 * ROUNDS
     assert torch.cuda.memory_allocated() == 512 * len(held)
-    del gpu
 
 
 def test_what_a_finalizer_wants_of_the_allocator_at_work_is_done_behind_it(gpu):
@@ -93,7 +91,6 @@ def test_threads_have_streams_and_leaves_of_their_own(gpu):
     assert kept.grad_fn.next_functions[0][0].metadata == before
     kept.sum().backward()
     assert seen == [0]
-    del gpu
 
 
 class _Marked:
@@ -142,7 +139,6 @@ def test_a_backward_of_one_thread_is_none_of_anothers(gpu):
     thread.join()
     assert found == []
     assert x.grad is not None
-    del gpu
 
 
 @pytest.mark.parametrize("name", ["T4", "H100"])

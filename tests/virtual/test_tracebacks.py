@@ -119,7 +119,6 @@ def test_no_frame_is_shown_by_whatever_goes_through_a_traceback(gpu, case):
     assert case.__name__ in shown
     assert not _named("".join(traceback.format_tb(err.__traceback__)))
     assert not _named(written.getvalue())
-    del gpu
 
 
 @pytest.mark.parametrize("case", [_shapes, _caused, _in_hook])
@@ -130,7 +129,6 @@ def test_an_operator_leaves_no_frame_in_the_traceback_itself(gpu, case):
     while step is not None:
         assert step.tb_frame.f_code.co_name != "__torch_dispatch__"
         step = step.tb_next
-    del gpu
 
 
 def test_python_shows_the_program_alone():

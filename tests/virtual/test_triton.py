@@ -64,18 +64,18 @@ def triton(monkeypatch):
 
 
 def test_launches_pass_and_are_mentioned_once(triton):
-    with virtual.activated("L4") as gpu, warnings.catch_warnings(record=True) as heard:
+    with virtual.activated("L4") as gpu, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         y = torch.zeros(2, device="cuda", dtype=torch.int64)
         for _ in range(2):
             triton.kernel.run(y, y, 2, grid=(1,), warmup=False, num_warps=4)
         assert y[0].item() == 1  # what it wrote is not known
-        assert [str(one.message) for one in heard].count(TRITON) == 1
+        assert [str(one.message) for one in caught].count(TRITON) == 1
         assert gpu.notes.count(TRITON) == 1
-        asked = triton.driver.active
-        assert asked.get_active_torch_device() == torch.device("cuda:0")
-        assert asked.utils.get_device_properties(0)["multiprocessor_count"] == 58
-        assert asked.get_device_capability() == (8, 9)
+        driver = triton.driver.active
+        assert driver.get_active_torch_device() == torch.device("cuda:0")
+        assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 58
+        assert driver.get_device_capability() == (8, 9)
     with pytest.raises(RuntimeError, match="0 active drivers"):
         triton.kernel.run(None, grid=(1,), warmup=False)
 
@@ -115,16 +115,16 @@ class Compiled:
 @pytest.fixture
 def compiler(monkeypatch):
     """Record the arguments of Triton's compiler."""
-    asked = []
+    requests = []
 
     def run(self, *args, grid, warmup, **options):
         assert warmup
         assert not self.pre_run_hooks
-        asked.append([*args, *options.items()])
+        requests.append([*args, *options.items()])
         return Compiled()
 
     monkeypatch.setattr(Kernel, "run", run)
-    return asked
+    return requests
 
 
 def test_a_kernel_is_compiled_when_it_is_asked(compiler, triton, gpu):
@@ -160,11 +160,11 @@ def test_scratch_is_taken_from_the_programs_allocator(compiler, triton, gpu, mon
     parts._allocator = contextvars.ContextVar("allocator")
     parts._allocator.set(parts.NullAllocator())
     monkeypatch.setitem(sys.modules, parts.__name__, parts)
-    x, kernel, asked = torch.ones(4, device="cuda"), triton.with_descriptor, []
+    x, kernel, requests = torch.ones(4, device="cuda"), triton.with_descriptor, []
     kernel.run(x, x, 4, grid=(3, 5), warmup=False)
 
     def allocate(size, alignment, stream):
-        asked.append((size, alignment))
+        requests.append((size, alignment))
         return torch.empty(size, dtype=torch.int8, device="cuda")
 
     parts._allocator.set(allocate)
@@ -174,7 +174,7 @@ def test_scratch_is_taken_from_the_programs_allocator(compiler, triton, gpu, mon
     kernel.run(x, x, 4, grid=lambda named: (3, named["n"] + 1), warmup=False)
     kernel.run(x, x, 4, grid=(1,), warmup=False, num_warps=2)  # of a tuner, say
     assert len(compiler) == 1
-    assert asked == [(3 * 5 * 2 * 128, 64), (2 * 128, 64)]
+    assert requests == [(3 * 5 * 2 * 128, 64), (2 * 128, 64)]
     assert torch.cuda.memory_allocated() == before
     assert torch.cuda.max_memory_allocated() == before + 4096
 

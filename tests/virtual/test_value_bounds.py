@@ -1,7 +1,5 @@
 """Bounds of value-dependent sizes, as the program states them."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -33,7 +31,6 @@ def test_a_sampler_takes_no_more_than_it_says(gpu):
     assert both.numel() == 2 * 128
     boxes = torch.rand(1002, 4, device=CARD)
     assert boxes[torch.where(pairs[0][0])[0]].size() == (128, 4)
-    del gpu
 
 
 def test_a_row_that_is_set_counts_with_all_its_columns(gpu):
@@ -61,7 +58,6 @@ def test_a_mask_of_bytes_fills_as_on_a_card(gpu):
     scores, mask = torch.rand(4, 4, device=CARD), torch.ones(4, 4, device=CARD).byte()
     assert scores.masked_fill(mask, 0.0).size() == (4, 4)
     assert scores.masked_fill_(mask, 0.0) is scores
-    del gpu
 
 
 def test_a_prediction_is_one_of_the_classes(gpu):
@@ -74,7 +70,6 @@ def test_a_prediction_is_one_of_the_classes(gpu):
     assert torch.cat([predicted, predicted + 1]).unique().numel() == 400  # nobody knows the sum's
     assert torch.cat([predicted, predicted]).unique().numel() == 4
     assert (logits > 0).unique().numel() == 2
-    del gpu
 
 
 def test_integers_drawn_are_below_what_was_asked_for(gpu):
@@ -84,7 +79,6 @@ def test_integers_drawn_are_below_what_was_asked_for(gpu):
     assert torch.randint(-3, 4, (1000,), device="cuda").unique().numel() == 1000
     drawn.add_(1)
     assert drawn.unique().numel() == 400_000
-    del gpu
 
 
 def test_integers_that_are_written_piece_by_piece_are_known(gpu):
@@ -92,7 +86,6 @@ def test_integers_that_are_written_piece_by_piece_are_known(gpu):
     positions[0] = 7
     positions[1:] = torch.arange(4, device="cuda")
     assert positions.tolist() == [7, 0, 1, 2, 3]
-    del gpu
 
 
 def test_the_largest_of_many_integers_is_what_came_from_the_cpu(gpu):
@@ -108,14 +101,12 @@ def test_the_largest_of_many_integers_is_what_came_from_the_cpu(gpu):
     pairs = torch.cartesian_prod(torch.arange(900, device=CARD), torch.arange(300, device=CARD))
     assert int(pairs.max()) == 899
     assert int(torch.randint(0, 70, (400_000,), device=CARD).max(0).values) == 69
-    del gpu
 
 
 def test_the_largest_of_few_is_known_exactly(gpu):
     few = torch.tensor([[3, 5, 2], [9, 0, 1]], device=CARD)
     assert few.max(dim=1).values.tolist() == [5, 9]
     assert int(few[0].max()) == 5
-    del gpu
 
 
 def test_what_is_chosen_of_integers_is_none_that_was_not_there(gpu):
@@ -133,7 +124,6 @@ def test_what_is_chosen_of_integers_is_none_that_was_not_there(gpu):
     assert int(torch.arange(640, device=CARD).scatter_(0, every, graph_of[every]).max()) == 31
     put.index_put_((kept,), graph_of[kept], accumulate=True)
     assert int(put.max()) == 1  # a sum of any of them
-    del gpu
 
 
 def test_marks_of_experts_add_up_to_the_tokens_that_were_sent(gpu):
@@ -146,7 +136,6 @@ def test_marks_of_experts_add_up_to_the_tokens_that_were_sent(gpu):
     sent = torch.zeros(4096, 64, device=CARD)
     sent.add_(1)
     assert sent.nonzero().size() == (4096 * 64, 2)
-    del gpu
 
 
 def test_a_bound_of_floats_is_none_once_they_are_known_and_others(gpu):
@@ -154,7 +143,6 @@ def test_a_bound_of_floats_is_none_once_they_are_known_and_others(gpu):
     few.add_(5)
     many = torch.cat([few, torch.zeros(100_000, device=CARD)]).long()
     assert int(many.max()) != 0
-    del gpu
 
 
 def test_a_sum_along_a_dimension_is_bounded_by_it(gpu):

@@ -1,7 +1,5 @@
 """Healthy programs for text and sequences."""
 
-from __future__ import annotations
-
 from tests.tips.sweep.program import program
 
 GPT = """

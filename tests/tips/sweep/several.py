@@ -1,7 +1,5 @@
 """Healthy programs with several networks or none."""
 
-from __future__ import annotations
-
 from tests.tips.sweep.program import program
 
 MLP = """

@@ -1,7 +1,5 @@
 """Healthy programs for images."""
 
-from __future__ import annotations
-
 from tests.tips.sweep.program import program
 
 BLOCK = """
