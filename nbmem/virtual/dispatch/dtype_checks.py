@@ -14,10 +14,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _C
 
 from nbmem.virtual.devices import CPU
-from nbmem.virtual.operator_model.value_checks import as_cuda_text, aten_type_name
+from nbmem.virtual.operator_model.value_checks import as_cuda_text, aten_type_name, run_on_cpu
 from nbmem.virtual.tensors.operator_call import facts_of
 
 if TYPE_CHECKING:
@@ -149,18 +148,13 @@ def _cpu_type_error(call: OperatorCall) -> tuple[type[Exception], str] | None:
         return None
     types = {tensor.dtype for tensor in call.tensors if tensor.dim()}
     mixed = len(types) > 1 and not types.isdisjoint(_HALVES)  # CUDA has kernels for those
-    random = torch.get_rng_state() if facts_of(call.func).random else None
 
     def like(tensor: torch.Tensor) -> torch.Tensor:
         each = _EACH if tensor.dim() <= _FEW_DIMENSIONS else 1
         return torch.zeros((each,) * tensor.dim(), dtype=tensor.dtype, device=CPU)
 
     try:
-        with _C._DisableTorchDispatch():
-            args, kwargs = call.map(like)
-            kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
-            kwargs.pop("generator", None)
-            call.func(*args, **kwargs)
+        run_on_cpu(call, like)
     except (NotImplementedError, RuntimeError, IndexError) as err:
         text = str(err).partition("\n")[0]
         of_dims = call.func._schema.name in _WRAPPED and "Dimension out of range" in text
@@ -168,9 +162,6 @@ def _cpu_type_error(call: OperatorCall) -> tuple[type[Exception], str] | None:
             return type(err), as_cuda_text(text)
     except (TypeError, ValueError, MemoryError):
         pass
-    finally:
-        if random is not None:
-            torch.set_rng_state(random)
     return None
 
 

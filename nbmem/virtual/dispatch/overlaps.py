@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _C
 
 from nbmem.virtual.devices import CPU
+from nbmem.virtual.operator_model.value_checks import run_on_cpu
 from nbmem.virtual.tensors.operator_call import facts_of
 from nbmem.virtual.tensors.shapes import is_dense, is_expanded
 
@@ -139,30 +139,23 @@ def _is_checked(call: OperatorCall) -> str:
     sizes = {_storage(t): t.untyped_storage().nbytes() for t in call.tensors}
     if sum(sizes.values()) > _ASKED_MOST:
         return ""
-    random = torch.get_rng_state() if facts_of(call.func).random else None
-    with _C._DisableTorchDispatch():
-        on_cpu = {
-            name: torch.zeros(size, dtype=torch.uint8, device=CPU).untyped_storage()
-            for name, size in sizes.items()
-        }
-        known: dict[int, torch.Tensor] = {}
+    on_cpu: dict[Any, Any] = {}
+    known: dict[int, torch.Tensor] = {}
 
-        def like(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) not in known:  # one that is resized is so wherever it stands
-                cpu_values: Any = torch.empty(0, dtype=tensor.dtype, device=CPU)
-                place = (tensor.storage_offset(), tensor.size(), tensor.stride())
-                known[id(tensor)] = cpu_values.set_(on_cpu[_storage(tensor)], *place)
-            return known[id(tensor)]
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:  # one that is resized is so wherever it stands
+            name = _storage(tensor)
+            if name not in on_cpu:
+                values = torch.zeros(sizes[name], dtype=torch.uint8, device=CPU)
+                on_cpu[name] = values.untyped_storage()
+            cpu_values: Any = torch.empty(0, dtype=tensor.dtype, device=CPU)
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            known[id(tensor)] = cpu_values.set_(on_cpu[name], *place)
+        return known[id(tensor)]
 
-        args, kwargs = call.map(like)
-        kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
-        kwargs.pop("generator", None)
-        try:
-            call.func(*args, **kwargs)
-        except (RuntimeError, IndexError, TypeError, ValueError) as err:
-            text = str(err).partition("\n")[0]
-            return text if any(part in text for part in _REFUSED) else ""
-        finally:
-            if random is not None:
-                torch.set_rng_state(random)
+    try:
+        run_on_cpu(call, like)
+    except (RuntimeError, IndexError, TypeError, ValueError) as err:
+        text = str(err).partition("\n")[0]
+        return text if any(part in text for part in _REFUSED) else ""
     return ""

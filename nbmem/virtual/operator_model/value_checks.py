@@ -18,6 +18,8 @@ from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.tensors.operator_call import facts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _SHORT = {
@@ -65,6 +67,23 @@ def as_cuda_text(text: str) -> str:
     return text
 
 
+def run_on_cpu(call: OperatorCall, like: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Run a call on CPU tensors in place of its own.
+
+    The program's random numbers stay as they are.
+    """
+    random = torch.get_rng_state() if facts_of(call.func).random else None
+    try:
+        with _C._DisableTorchDispatch():
+            args, kwargs = call.map(like)
+            kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
+            kwargs.pop("generator", None)
+            call.func(*args, **kwargs)
+    finally:
+        if random is not None:
+            torch.set_rng_state(random)
+
+
 def cpu_shape_error(call: OperatorCall) -> Exception | None:
     """Return the error of the CPU's kernel for these shapes; None without one.
 
@@ -78,19 +97,13 @@ def cpu_shape_error(call: OperatorCall) -> Exception | None:
     def like(tensor: torch.Tensor) -> torch.Tensor:
         return torch.zeros(tensor.size(), dtype=tensor.dtype, device=CPU)
 
-    with _C._DisableTorchDispatch():
-        args, kwargs = call.map(like)
-        kwargs = {n: CPU if isinstance(v, torch.device) else v for n, v in kwargs.items()}
-        try:
-            call.func(*args, **kwargs)
-        except NotImplementedError:
-            return None
-        except (RuntimeError, IndexError) as err:
-            if _UNMEANT in str(err):
-                return None
+    try:
+        run_on_cpu(call, like)
+    except (RuntimeError, IndexError) as err:
+        if not isinstance(err, NotImplementedError) and _UNMEANT not in str(err):
             return type(err)(as_cuda_text(str(err)))
-        except (TypeError, ValueError):
-            return None
+    except (TypeError, ValueError):
+        pass
     return None
 
 
