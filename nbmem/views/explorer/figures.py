@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 RED = "#C8553D"
 """The card's limit, as in the static picture."""
+_EDGES = {edge: edge for edge in ("left", "right", "bottom", "top")}
 
 
 @cache
@@ -72,21 +73,11 @@ def timeline() -> Plot:
     """
     plot = _plot("timeline", height=300, x=Range1d(0, 1), y=Range1d(0, 1))
     plot.extra_y_ranges = {"strips": Range1d(0, 1)}
-    _axis(plot, "below")
-    _axis(plot, "left")
-    _grid(plot)
-    strips = _source("bands", "left", "right", "bottom", "top", "colour", "alpha")
+    _axes(plot)
+    strips = _source("bands", *_EDGES, "colour", "alpha")
     _draw(
         plot,
-        Quad(
-            left="left",
-            right="right",
-            bottom="bottom",
-            top="top",
-            fill_color="colour",
-            fill_alpha="alpha",
-            line_color=None,
-        ),
+        Quad(**_EDGES, fill_color="colour", fill_alpha="alpha", line_color=None),
         strips,
         y_range="strips",
     )
@@ -111,16 +102,7 @@ def timeline() -> Plot:
         step = Step(x="x", y=name, mode="after", line_width=1.4, line_dash=dash)
         _draw(plot, step, lines, name=name)
     texts = _source("labels", "x", "y", "text")
-    text = Text(
-        x="x",
-        y="y",
-        text="text",
-        text_color=TINT_INK,
-        text_align="center",
-        text_baseline="middle",
-        text_font_size="11px",
-    )
-    _draw(plot, text, texts, y_range="strips", name="strip labels")
+    _draw(plot, _text(TINT_INK, text_align="center"), texts, y_range="strips", name="strip labels")
     _draw(
         plot,
         Scatter(x="x", y="y", size=9, line_color="#FFFFFF", line_width=1.5),
@@ -162,9 +144,7 @@ def phases() -> Plot:
     A mark shows what the phase left.
     """
     plot = _plot("phases", height=260, x=Range1d(0, 1), y=Range1d(0, 1))
-    _axis(plot, "below")
-    _axis(plot, "left")
-    _grid(plot)
+    _axes(plot)
     bars = _source("bars", "x", "y0")
     for category in ACTIVE:
         bars.add([], f"y{category + 1}")
@@ -174,15 +154,7 @@ def phases() -> Plot:
         _draw(plot, bar, bars, name=f"bar {category.key}")
     marks = Segment(x0="x0", x1="x1", y0="y", y1="y", line_width=2.5)
     _draw(plot, marks, _source("left", "x0", "x1", "y"), name="left")
-    names = Text(
-        x="x",
-        y="y",
-        text="text",
-        text_color="colour",
-        text_align="center",
-        text_baseline="middle",
-        text_font_size="11px",
-    )
+    names = _text("colour", text_align="center")
     _draw(plot, names, _source("names", "x", "y", "text", "colour"), name="names")
     return plot
 
@@ -190,9 +162,7 @@ def phases() -> Plot:
 def growth() -> Plot:
     """Plot the peak of each step and what it left."""
     plot = _plot("growth", height=180, x=Range1d(0, 1), y=Range1d(0, 1))
-    _axis(plot, "below")
-    _axis(plot, "left")
-    _grid(plot)
+    _axes(plot)
     steps = _source("steps", "x", "peak", "left")
     for name, dash in (("peak", "solid"), ("left", [6, 3])):
         _draw(
@@ -235,22 +205,27 @@ def _axis(plot: Plot, place: str) -> None:
     plot.add_layout(axis, place)
 
 
-def _grid(plot: Plot) -> None:
-    """Add horizontal grid lines at the ticks of the bytes."""
-    axis = plot.left[0]
-    plot.add_layout(Grid(name="left grid", dimension=1, ticker=axis.ticker))
+def _axes(plot: Plot) -> None:
+    """Add both axes, and horizontal grid lines at the ticks of the bytes."""
+    _axis(plot, "below")
+    _axis(plot, "left")
+    plot.add_layout(Grid(name="left grid", dimension=1, ticker=plot.left[0].ticker))
+
+
+def _text(colour: str, **more: str) -> Text:
+    paint = {"text_color": colour, "text_baseline": "middle", "text_font_size": "11px"}
+    return Text(x="x", y="y", text="text", **paint, **more)
 
 
 def _boxes(plot: Plot) -> None:
     """Add boxes with a text inside; the front end places both."""
-    edges = {edge: edge for edge in ("left", "right", "bottom", "top")}
     paint = {"fill_alpha": "alpha", "line_width": 1}
-    plain = _source("boxes", *edges, "alpha", "colour")
-    _draw(plot, Quad(**edges, **paint, fill_color="colour"), plain, name="boxes")
+    plain = _source("boxes", *_EDGES, "alpha", "colour")
+    _draw(plot, Quad(**_EDGES, **paint, fill_color="colour"), plain, name="boxes")
     for category in RESERVED:
         if category in HATCHES:  # separate glyph: per-box patterns need a canvas for each box
             quad = Quad(
-                **edges,
+                **_EDGES,
                 **paint,
                 fill_color=COLOURS[category],
                 hatch_color=HATCHES[category],
@@ -258,20 +233,10 @@ def _boxes(plot: Plot) -> None:
                 hatch_scale=7,
             )
             name = f"boxes {category.key}"
-            _draw(plot, quad, _source(name, *edges, "alpha"), name=name)
-    text = Text(
-        x="x",
-        y="y",
-        text="text",
-        text_color="colour",
-        text_font_size="11px",
-        text_baseline="middle",
-    )
-    _draw(plot, text, _source("labels", "x", "y", "text", "colour"), name="labels")
-    outline = Quad(
-        left="left", right="right", bottom="bottom", top="top", fill_color=None, line_width=2.5
-    )
-    _draw(plot, outline, _source("chosen", "left", "right", "bottom", "top"), name="chosen")
+            _draw(plot, quad, _source(name, *_EDGES, "alpha"), name=name)
+    _draw(plot, _text("colour"), _source("labels", "x", "y", "text", "colour"), name="labels")
+    outline = Quad(**_EDGES, fill_color=None, line_width=2.5)
+    _draw(plot, outline, _source("chosen", *_EDGES), name="chosen")
 
 
 def _source(name: str, *columns: str, rows: int = 0) -> ColumnDataSource:
