@@ -20,7 +20,6 @@ import contextlib
 import gc
 import io
 import itertools
-import logging
 import math
 import operator
 import random
@@ -41,6 +40,7 @@ import nbmem.frontends.notebook.extension
 from nbmem import virtual
 from nbmem.capture.record import recording
 from tests.faults.injector import Fault, Target, functions
+from tests.host_safety.process_state import state, state_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -226,7 +226,10 @@ def notebook(fault: Fault | None = None, *, loaded: bool = True) -> Trial:
                 if loaded:
                     _magic(shell, "load_ext", written)
                     _magic(shell, "unload_ext", written)
-        left = _differences(before, _state(shell))
+        for thread in threading.enumerate():
+            if "nbmem" in thread.name:
+                thread.join(timeout=2)
+        left = state_differences(before, _state(shell))
         return Trial(outcomes, sessions, output, after_fault.getvalue(), left)
 
 
@@ -373,31 +376,9 @@ def _has_session(shell: Any) -> bool:
 
 def _state(shell: Any) -> dict[str, Any]:
     """Return everything in which nbmem puts something."""
-    module, optimizer = torch.nn.Module, torch.optim.Optimizer
-    hooks = torch.nn.modules.module
     manager = shell.input_transformer_manager
-    return {
-        "a class of torch's": [
-            (owner.__name__, name, id(value))
-            for owner in (module, optimizer)
-            for name, value in sorted(vars(owner).items())
-            if name != "__abstractmethods__"
-        ],
-        "a name in torch": [
-            (one.__name__, name, id(getattr(one, name, None)))
-            for one, names in (
-                (torch.autograd.graph, ("Variable", "log", "_engine_run_backward")),
-                (torch._C, ("_cuda_record_memory_history",)),
-            )
-            for name in names
-        ],
-        "a hook on modules": [
-            len(getattr(hooks, n) or ())
-            for n in dir(hooks)
-            if n.startswith("_global_") and n.endswith("hooks")
-        ],
+    return state() | {
         "the memory history": torch._C._cuda_isHistoryEnabled(),
-        "a recording": len(recording._running),
         "an event of the shell": {k: len(v) for k, v in shell.events.callbacks.items()},
         "a transformer": [len(manager.cleanup_transforms), len(manager.line_transforms)],
         "a magic": sorted(shell.magics_manager.magics["line"]),
@@ -405,24 +386,7 @@ def _state(shell: Any) -> dict[str, Any]:
             name for name in ("complete", "completions") if name in vars(shell.Completer)
         ),
         "a hook of the publisher": len(shell.display_pub.hooks),
-        "a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name),
-        "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
-        "the garbage collector": gc.isenabled(),
-        "a logger": logging.getLogger("torch.autograd.graph").level,
-        "torch functions": torch._C._is_torch_function_all_disabled(),
     }
-
-
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    for thread in threading.enumerate():
-        if "nbmem" in thread.name:
-            thread.join(timeout=2)
-    after = after | {"a thread": sorted(t.name for t in threading.enumerate() if "nbmem" in t.name)}
-    return [
-        f"{what} ({before[what]} -> {after[what]})"[:300]
-        for what in before
-        if before[what] != after[what]
-    ]
 
 
 def _part(trials: Iterable[tuple[Target, str, Any]], part: int, parts: int) -> list[Any]:

@@ -55,9 +55,9 @@ def state() -> dict[str, Any]:
     }
 
 
-def state_differences(before: dict[str, Any]) -> list[str]:
+def state_differences(before: dict[str, Any], after: dict[str, Any] | None = None) -> list[str]:
     """Describe the differences from an earlier `state()`."""
-    after = state()
+    after = state() if after is None else after
     if not before["who is told of compilations"]:  # Dynamo was imported meanwhile
         before = before | {"who is told of compilations": after["who is told of compilations"]}
     return [
