@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
+from nbmem.engine.choice import add_engine
 from nbmem.estimates.programs import programs
 from nbmem.report.estimate_results import MARGIN
 
@@ -41,27 +42,6 @@ def add_card(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_world(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the number of ranks of a world."""
-    parser.add_argument(
-        "--ranks",
-        metavar="N",
-        type=int,
-        help="run it as torchrun would on N such cards: as rank 0, which has the largest shards",
-    )
-
-
-def add_worlds(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the ranks of one world or of several."""
-    parser.add_argument(
-        "--ranks",
-        metavar="N,N",
-        type=_numbers,
-        help="on N such cards, as torchrun would run it; of several (8,16,32), the fewest that "
-        "train it: a program for one card is run under DDP, ZeRO, FSDP2, HSDP and TP",
-    )
-
-
 def _numbers(text: str) -> tuple[int, ...]:
     """Parse integers separated by commas.
 
@@ -80,16 +60,25 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write the answer as a page of its own")
 
 
-def add_range(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the range and step of a search."""
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a search: card, engine, ranks, range, files."""
+    add_card(parser)
+    add_engine(parser)
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        type=int,
+        help="run it as torchrun would on N such cards: as rank 0, which has the largest shards",
+    )
     parser.add_argument(
         "--between", nargs=2, type=int, metavar=("A", "B"), help="search between these values"
     )
     parser.add_argument("--step", type=int, default=1, metavar="N", help="in steps of N (1)")
+    add_files(parser)
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a plan: target, batch variable, all remedies."""
+    """Add the options of a plan: target, batch, remedies, card, ranks, files."""
     parser.add_argument(
         "--target", metavar="BYTES", help="bytes of the process to stay below, such as 12GiB"
     )
@@ -101,6 +90,16 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", dest="every", help="run every remedy, and pairs of the best, "
         "also those that cannot change the answer"
     )  # fmt: skip
+    add_card(parser)
+    add_engine(parser)
+    parser.add_argument(
+        "--ranks",
+        metavar="N,N",
+        type=_numbers,
+        help="on N such cards, as torchrun would run it; of several (8,16,32), the fewest that "
+        "train it: a program for one card is run under DDP, ZeRO, FSDP2, HSDP and TP",
+    )
+    add_files(parser)
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
     from nbmem.estimates.language_models.options import add_method
 
@@ -30,11 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the variable: `NAME = 32` in the script, or its argument: `-- --NAME 32`; context "
         "for the length of a language model's sequences",
     )
-    options.add_card(parser)
-    add_engine(parser)
-    options.add_world(parser)
-    options.add_range(parser)
-    options.add_files(parser)
+    options.add_search(parser)
     model = parser.add_argument_group("a language model instead of a script")
     model.add_argument("--model", metavar="NAME", help="as in `nbmem estimate`")
     parser.add_argument("--batch", metavar="N,N", help="batches to search the context for")

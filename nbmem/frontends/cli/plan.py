@@ -14,15 +14,10 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     parser.add_argument("script", metavar="SCRIPT", help="the Python file to run, many times")
     options.add_plan(parser)
-    options.add_card(parser)
-    add_engine(parser)
-    options.add_worlds(parser)
-    options.add_files(parser)
 
 
 def run(options: argparse.Namespace) -> int:

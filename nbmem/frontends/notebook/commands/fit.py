@@ -23,16 +23,11 @@ _USAGE = "%%nbmem fit"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
     from nbmem.estimates.language_models.options import add_method
 
     parser.add_argument("variable", metavar="VARIABLE")
-    options.add_card(parser)
-    add_engine(parser)
-    options.add_world(parser)
-    options.add_range(parser)
-    options.add_files(parser)
+    options.add_search(parser)
     parser.add_argument(
         "--model", metavar="NAME", help="of this language model and no cell: `fit context`"
     )

@@ -20,14 +20,9 @@ _USAGE = "%%nbmem plan"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    from nbmem.engine.choice import add_engine
     from nbmem.estimates import options
 
     options.add_plan(parser)
-    options.add_card(parser)
-    add_engine(parser)
-    options.add_worlds(parser)
-    options.add_files(parser)
 
 
 def _run(notebook: Notebook, argument: str) -> None:
