@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.units import format_bytes
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from nbmem.core.session.session import DeviceInfo
     from nbmem.report.exploration import Details, Lines, StepGrowth
     from nbmem.report.ledger.balance import Ledger
-    from nbmem.report.savings import Ground
+
+Ground = Literal["exact", "simulated", "estimated"]
+"""How the bytes of a saving are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-Ground = Literal["exact", "simulated", "estimated"]
+if TYPE_CHECKING:
+    from nbmem.report.model import Ground
 
 
 class Saving(TypedDict):
