@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import nbmem
 from nbmem import virtual
 
 
@@ -39,3 +40,26 @@ def here():
 def _no_card_left_behind():
     yield
     virtual.deactivate()
+
+
+@pytest.fixture
+def run(here, capsys):
+    """Run a cell with the extension loaded; return stdout and stderr."""
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    main = sys.modules["__main__"]
+    shell = InteractiveShell.instance()
+    nbmem.load_ipython_extension(shell)
+
+    def run_cell(code):
+        capsys.readouterr()
+        shell.run_cell(code, store_history=True)
+        return capsys.readouterr()
+
+    run_cell.names = shell.user_ns
+    yield run_cell
+    nbmem.unload_ipython_extension(shell)
+    InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main

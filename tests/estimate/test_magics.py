@@ -1,36 +1,12 @@
 """`%%nbmem fit`, `%%nbmem plan` and `%nbmem layers` in a shell."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
-from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem
 from nbmem.frontends.notebook.commands import estimates
-
-
-@pytest.fixture
-def run(here, capsys):
-    """Run a cell with the extension loaded; return stdout and stderr."""
-    InteractiveShell.clear_instance()
-    main = sys.modules["__main__"]
-    shell = InteractiveShell.instance()
-    nbmem.load_ipython_extension(shell)
-
-    def run_cell(code):
-        capsys.readouterr()
-        shell.run_cell(code, store_history=True)
-        return capsys.readouterr()
-
-    run_cell.names = shell.user_ns
-    yield run_cell
-    nbmem.unload_ipython_extension(shell)
-    InteractiveShell.clear_instance()
-    sys.modules["__main__"] = main
-
 
 CELL = """rows = 4
 import torch

@@ -1,13 +1,9 @@
 """`%nbmem try`: a tip's change is made in the cell's source, run, and compared."""
 
-import sys
-
 import pytest
 
 pytest.importorskip("torch")
-from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 from nbmem.estimates.card_choice import card_for
@@ -125,31 +121,13 @@ with torch.no_grad():
 """
 
 
-def test_in_a_notebook_a_failed_cell_is_tried_from_where_it_began(here, capsys):
-    InteractiveShell.clear_instance()
-    main = sys.modules["__main__"]
-    shell = InteractiveShell.instance()
-    nbmem.load_ipython_extension(shell)
-
-    def run(code):
-        capsys.readouterr()
-        shell.run_cell(code, store_history=True)
-        return capsys.readouterr()
-
-    try:
-        assert "no cell has been traced" in run("%nbmem try").err
-        run("%nbmem gpu T4\nimport torch")
-        assert "Ran out of memory" in run(CELL).out
-        assert (
-            "Cannot try 'nothing': the last report has no such tip."
-            in run("%nbmem try nothing").err
-        )
-        output = run("%nbmem try grows_each_step").out
-        assert "with the change" in output
-        assert "+        preds.append(out.detach().cpu())" in output
-        assert "it fits Tesla T4." in output
-        assert len(shell.user_ns["preds"]) < 80  # nothing here has changed
-    finally:
-        nbmem.unload_ipython_extension(shell)
-        InteractiveShell.clear_instance()
-        sys.modules["__main__"] = main
+def test_in_a_notebook_a_failed_cell_is_tried_from_where_it_began(run):
+    assert "no cell has been traced" in run("%nbmem try").err
+    run("%nbmem gpu T4\nimport torch")
+    assert "Ran out of memory" in run(CELL).out
+    assert "Cannot try 'nothing': the last report has no such tip." in run("%nbmem try nothing").err
+    output = run("%nbmem try grows_each_step").out
+    assert "with the change" in output
+    assert "+        preds.append(out.detach().cpu())" in output
+    assert "it fits Tesla T4." in output
+    assert len(run.names["preds"]) < 80  # nothing here has changed

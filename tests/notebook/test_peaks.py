@@ -6,17 +6,15 @@ import json
 from typing import NamedTuple
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 torch = pytest.importorskip("torch")
 
-import nbmem
-from nbmem import virtual
 from nbmem.core.session.cell_delta import CellPeak
 from nbmem.core.units import format_peak
 from nbmem.frontends.notebook.extension import _LOADED
 from nbmem.frontends.sidebar.messages import CellEnded, LastReport, Sample
+from tests.ipython_shell import shell_on_virtual_card
 from tests.sidebar.kernel import Kernel
 
 MIB = 1 << 20
@@ -69,16 +67,10 @@ def expected(case):
 
 
 @pytest.fixture
-def shell():
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    with virtual.activated("2xT4"):
-        nbmem.load_ipython_extension(shell)
+def shell(monkeypatch):
+    with shell_on_virtual_card(monkeypatch, "2xT4") as shell:
         shell.run_cell(DEFINE, store_history=True)
         yield shell
-        shell.reset(new_session=False)
-        nbmem.unload_ipython_extension(shell)
-        InteractiveShell.clear_instance()
 
 
 def test_a_terminal_lists_the_peak_of_every_cell(shell, capsys):

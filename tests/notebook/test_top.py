@@ -5,27 +5,21 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="there is nothing to list without torch")
 
-from IPython.core.interactiveshell import InteractiveShell
 
-import nbmem
-from nbmem import virtual
 from nbmem.allocator.cublas import WORKSPACE
 from nbmem.api.live_tensors import live_now
 from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.core.session.categories import Category
 from nbmem.report.ledger.cublas_workspaces import unheld_workspaces
 from nbmem.views.live_tensors import render_top_html
+from tests.ipython_shell import shell_on_virtual_card
 
 C = Category
 
 
 @pytest.fixture
-def top(capsys):
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    with virtual.activated("H100 80GB"):
-        nbmem.load_ipython_extension(shell)
-        shell.run_cell("import torch")
+def top(capsys, monkeypatch):
+    with shell_on_virtual_card(monkeypatch) as shell:
 
         def do(code, argument=""):
             shell.run_cell(code, store_history=True)
@@ -35,9 +29,6 @@ def top(capsys):
             return shell, output.out + output.err
 
         yield do
-        shell.reset(new_session=False)
-        nbmem.unload_ipython_extension(shell)
-        InteractiveShell.clear_instance()
 
 
 TRAINING = """
