@@ -258,13 +258,12 @@ def cards(
     return to_displayed(CardsAnswer, answer)
 
 
-def try_finding(  # noqa: PLR0913 - the question's parts
+def try_finding(
     finding: Finding,
     growth: StepGrowth | None,
     program: Program,
     namespace: Mapping[str, Any],
     *,
-    margin: float = MARGIN,
     tell: Callable[[str], None] = silent,
 ) -> PlanAnswer:
     """Run a cell as it is and with the change of a tip, and compare the bytes.
@@ -274,7 +273,6 @@ def try_finding(  # noqa: PLR0913 - the question's parts
         growth: What grows in the cell, if the tip is about that.
         program: The cell.
         namespace: The notebook's names; they stay as they are.
-        margin: Part of the card to keep free.
         tell: Called with a line of text after every run.
 
     Raises:
@@ -292,7 +290,7 @@ def try_finding(  # noqa: PLR0913 - the question's parts
             reply: Reply = apart.call(probe, request)
             return reply
 
-    kept = int(card.total_bytes * margin)
+    kept = int(card.total_bytes * MARGIN)
     answer = single_remedy.try_change(finding, change, card, kept, run, tell)
     return to_displayed(PlanAnswer, answer)
 

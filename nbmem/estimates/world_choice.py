@@ -27,15 +27,12 @@ NO_GROUP = (
 )
 
 
-def world_for(
-    gpu: str | Card | None, ranks: int | None, nodes: int | None = None
-) -> tuple[Card, VirtualWorld | None]:
+def world_for(gpu: str | Card | None, ranks: int | None) -> tuple[Card, VirtualWorld | None]:
     """Return a card and the world of such cards; rank 0 is estimated.
 
     Args:
         gpu: Name of a card, or of a machine with several (`8xH100`); None as for `card_for`.
         ranks: Ranks of the world; None for a program of one process.
-        nodes: Machines; None for as many as needed.
 
     Raises:
         UsageError: There is no such card, or no such world of it.
@@ -47,7 +44,7 @@ def world_for(
         raise UsageError(f"The ranks of a world have cards of one kind, and {gpu!r} has several.")
     card = cards[0] if cards else card_for(gpu)
     name = str(gpu) if len(cards) > 1 else card.key
-    return card, virtual_worlds.layout(name, ranks, nodes)
+    return card, virtual_worlds.layout(name, ranks)
 
 
 def engine_of(wanted: str, world: VirtualWorld | None = None, *, many: bool = False) -> str:

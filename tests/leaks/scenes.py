@@ -63,7 +63,6 @@ CELLS = {
     "nested": STEP + TRACES + NESTED,
     "in a thread": STEP + TRACES + IN_A_THREAD,
 }
-RELOADED = ("%reload_ext nbmem", "%unload_ext nbmem", "%load_ext nbmem")
 
 
 class Notebook:

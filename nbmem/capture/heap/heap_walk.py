@@ -102,12 +102,10 @@ def walk(
     return look.result(pieces)
 
 
-def walk_in_pieces(  # noqa: PLR0913 - each an option of its own, by name
+def walk_in_pieces(
     namespace: Mapping[str, Any],
-    cut: Cut | None = None,
     met: Callable[[Iterable[Any]], None] | None = None,
     *,
-    budget_s: float | None = None,
     in_use: BlocksInUse | None = None,
     suspects: Callable[[], Iterable[Any]] = tuple,
 ) -> Generator[float, None, Walk]:
@@ -120,9 +118,7 @@ def walk_in_pieces(  # noqa: PLR0913 - each an option of its own, by name
 
     Args:
         namespace: As for `walk`.
-        cut: As for `walk`.
         met: As for `walk`.
-        budget_s: As for `walk`; the caller's time between the pieces does not count.
         in_use: The cards' blocks. All live objects are searched only if these may hold a tensor
             that no place reaches. None to search always.
         suspects: Returns objects that may lead to tensors that no place reaches: models.
@@ -133,9 +129,9 @@ def walk_in_pieces(  # noqa: PLR0913 - each an option of its own, by name
     torch = _torch()
     if torch is None:
         return Walk()
-    look = _WalkInProgress(torch, namespace, cut or Cut(), met)
+    look = _WalkInProgress(torch, namespace, Cut(), met)
     look.in_use, look.suspects = in_use, suspects
-    pieces = IncrementalWork(torch, look.steps(), budget_s)
+    pieces = IncrementalWork(torch, look.steps())
     # Closed explicitly: in some releases (Python 3.12.0, 3.13.0) a generator that is closed outside
     # of a `try` retains its locals. A walk that ended early would then retain what it had found.
     with closing(pieces.one_by_one()) as work:

@@ -37,12 +37,12 @@ def try_settings(  # noqa: PLR0913 - each is one setting that can be varied
     limit: int | None = None,
     empty_at: Collection[int] = (),
     resized: Mapping[int, int] | None = None,
-    last: int | None = None,
     at_once: bool = False,
 ) -> ReplayOutcome:
     """Replay the recorded requests with other settings or limits.
 
-    Blocks from before the recording are allocated again, in the order of their addresses.
+    Blocks from before the recording are allocated again, in the order of their addresses. At most
+    MAX_EVENTS are replayed.
 
     Args:
         card_ledger: The card's ledger.
@@ -50,14 +50,13 @@ def try_settings(  # noqa: PLR0913 - each is one setting that can be varied
         limit: Bytes that may be reserved; None: no limit.
         empty_at: Positions of additional calls of torch.cuda.empty_cache().
         resized: Other sizes for the requests at these positions; 0 leaves one out.
-        last: Position at which to stop; None: at the end, or after MAX_EVENTS.
         at_once: Do not let freed blocks wait for streams that used them.
 
     Raises:
         UsageError: torch rejects the text.
     """
     run = begin_replay(card_ledger, conf, limit, at_once=at_once)
-    count = min(len(card_ledger.trace.events), MAX_EVENTS if last is None else last)
+    count = min(len(card_ledger.trace.events), MAX_EVENTS)
     return run.replay(count, frozenset(empty_at), resized or {})
 
 

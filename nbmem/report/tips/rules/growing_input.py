@@ -67,8 +67,8 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield RULE.finding(
         title=f"`{calls.name}` gets more rows with each call: empty the list that they are from "
         f"when it has been used, {fmt_range(low, high)} less at the peak",
-        evidence=f"Its input had {first:,} rows in the first of {len(calls.rows)} calls that were "
-        f"seen, which took {fmt(int(calls.taken[0]))}, and {last:,} in the last one, which took "
+        evidence=f"Its input had {first:,} rows in the first of {len(calls.rows)} calls seen, "
+        f"which took {fmt(int(calls.taken[0]))}, and {last:,} in the last one, which took "
         f"{fmt(int(calls.taken[-1]))}.",
         saves=estimated(low, high),
     )

@@ -18,17 +18,7 @@ if TYPE_CHECKING:
 
 LEAST_VERSION = 90800
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
-_DATA_TYPE, _BOOL, _INT64, _FLOAT, _DOUBLE, _MODE, _HEURISTIC, _KNOB, _NOTE = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    11,
-)
+_DATA_TYPE, _INT64, _FLOAT, _DOUBLE, _MODE, _HEURISTIC, _KNOB, _NOTE = 1, 3, 4, 5, 7, 8, 9, 11
 _DESCRIPTOR, _CHAR = 15, 24
 _CONVOLUTION, _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _CHOICE, _GRAPH, _TENSOR, _PROPERTIES = (
     1, 2, 3, 4, 5, 7, 15, 17, 38,
