@@ -66,3 +66,18 @@ def measure_saved(run, program):
             findings = trace.all_tips() if program.everything else trace.report().findings
         peaks.append(getattr(trace.report().peak, program.measure))
     return findings, peaks[0] - peaks[1]
+
+
+def tip_and_saving(run, rule, codes, **options):
+    """Return the one tip for a program, and how far its peak falls with the cure.
+
+    The cured program has no such tip.
+    """
+    peaks, found = [], []
+    for code in codes:
+        trace, _ = run(code, **options)
+        peaks.append(trace.report().peak.allocated)
+        found.append([tip for tip in trace.report().findings if tip.rule == rule])
+    (tip,), none = found
+    assert none == []
+    return tip, peaks[0] - peaks[1]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.tips.measure import tip_and_saving
 from tests.tips.programs import MODEL
 
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
@@ -67,15 +68,10 @@ def test_a_batch_that_is_too_large_is_not_told():
 
 
 def test_the_float32_copy_of_a_result(run):
-    peaks = []
-    for scores in ("head(table(tokens)).float()", "head(table(tokens[:, -1:])).float()"):
-        trace, _ = run(HEAD.format(scores=scores), before=MODEL)
-        peaks.append(trace.report().peak.allocated)
-        found = said(trace)
-        if len(peaks) == 1:
-            (tip,) = found
-    assert found == []
-    assert tip.high == pytest.approx(peaks[0] - peaks[1], rel=0.01)
+    scores = ("head(table(tokens)).float()", "head(table(tokens[:, -1:])).float()")
+    codes = (HEAD.format(scores=one) for one in scores)
+    tip, saving = tip_and_saving(run, "large_result", codes, before=MODEL)
+    assert tip.high == pytest.approx(saving, rel=0.01)
     assert "head" in tip.title
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.tips.measure import tip_and_saving
 from tests.tips.programs import MODEL
 
 LOAD = """
@@ -32,16 +33,10 @@ def said(trace):
 
 
 def test_a_checkpoint_of_a_function_is_told_without_stacks(run):
-    peaks = []
-    for place in ("cuda", "cpu"):
-        code = LOAD.format(copies=FROM_FILE.format(place=place))
-        trace, _ = run(code, before=MODEL + "import io", card="T4")
-        peaks.append(trace.report().peak.allocated)
-        found = said(trace)
-        if len(peaks) == 1:
-            (tip,) = found
-    assert found == []
-    assert tip.low == peaks[0] - peaks[1]
+    codes = (LOAD.format(copies=FROM_FILE.format(place=place)) for place in ("cuda", "cpu"))
+    before = MODEL + "import io"
+    tip, saving = tip_and_saving(run, "checkpoint_on_gpu", codes, before=before, card="T4")
+    assert tip.low == saving
     assert "map_location" in tip.title
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from nbmem.capture.graphs.saved_tensors import why_unreadable
+from tests.tips.measure import tip_and_saving
 from tests.tips.programs import MODEL
 
 NET = MODEL + (
@@ -51,15 +52,9 @@ def said(trace):
 
 @pytest.mark.parametrize("loop", [LOOP, IN_FUNCTION])
 def test_an_output_that_lives_through_the_next_forward(run, loop):
-    peaks = []
-    for end in ("pass", "del out"):
-        trace, _ = run(loop.format(end=end), before=NET, card="T4")
-        peaks.append(trace.report().peak.allocated)
-        found = said(trace)
-        if len(peaks) == 1:
-            (tip,) = found
-    assert found == []
-    assert tip.low == tip.high == peaks[0] - peaks[1]
+    codes = (loop.format(end=end) for end in ("pass", "del out"))
+    tip, saving = tip_and_saving(run, "second_step_peak", codes, before=NET, card="T4")
+    assert tip.low == tip.high == saving
     assert tip.code.startswith("del out ")
 
 
@@ -96,15 +91,10 @@ def test_the_graph_of_an_attribute_that_lives_through_the_next_forward(run):
     if reason := why_unreadable():
         pytest.skip(reason)
     before = NET.replace("return x.mean(), kept", "return (Solve.apply(x).mean(),)") + PATH
-    peaks = []
-    for keep in ("self.out = out[0]", "self.out = out[0].detach()"):
-        trace, _ = run(ATTRIBUTE.format(keep=keep), before=before, card="T4")
-        peaks.append(trace.report().peak.allocated)
-        found = said(trace)
-        if len(peaks) == 1:
-            (tip,) = found
-    assert found == []
-    assert tip.low == tip.high == peaks[0] - peaks[1] + 512, "the number itself stays"
+    ends = ("self.out = out[0]", "self.out = out[0].detach()")
+    codes = (ATTRIBUTE.format(keep=keep) for keep in ends)
+    tip, saving = tip_and_saving(run, "second_step_peak", codes, before=before, card="T4")
+    assert tip.low == tip.high == saving + 512, "the number itself stays"
     assert tip.code.startswith("trainer.out = trainer.out.detach() ")
 
 

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from tests.tips.measure import tip_and_saving
 from tests.tips.programs import MODEL
 
 TRAINER = (
@@ -157,15 +158,9 @@ def test_a_model_in_use_is_not_told(run, name):
     ("code", "action"), [(BUILT_AGAIN, "del model"), (TRAINED_AGAIN, "del model, adam")]
 )
 def test_a_former_model_that_lives_while_the_next_is_built(run, code, action):
-    peaks = []
-    for between in ("", f"{action}\n"):
-        trace, _ = run(code.format(between=between), before=MODEL)
-        peaks.append(trace.report().peak.allocated)
-        found = [(f.low, f.high, f.code.split("   ")[0]) for f in said(trace)]
-        if not between:
-            tips = found
-    assert found == []
-    assert tips == [(peaks[0] - peaks[1], peaks[0] - peaks[1], action)]
+    codes = (code.format(between=between) for between in ("", f"{action}\n"))
+    tip, saving = tip_and_saving(run, "two_models", codes, before=MODEL)
+    assert (tip.low, tip.high, tip.code.split("   ")[0]) == (saving, saving, action)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
