@@ -9,11 +9,10 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from nbmem.allocator.expandable import growth_of
-from nbmem.allocator.pool import SIZE_SHIFT
+from nbmem.allocator.pool import SIZE_SHIFT, Block, FreeList, Pool
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap
-    from nbmem.allocator.pool import Block, FreeList, Pool
 
 
 def find(heap: Heap, pool: Pool, stream: int, size: int) -> Block | None:

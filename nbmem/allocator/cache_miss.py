@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nbmem.allocator import expandable
 from nbmem.allocator.block_search import find
 from nbmem.allocator.cached_blocks import collect_garbage, release_all, release_enough
-from nbmem.allocator.heap import AllocatorOOM
-from nbmem.allocator.pool import Block, Segment
+from nbmem.allocator.heap import AllocatorOOM, Heap
+from nbmem.allocator.pool import Block, Pool, Segment
 from nbmem.allocator.rounding import segment_bytes
 from nbmem.core.session.events import Action
-
-if TYPE_CHECKING:
-    from nbmem.allocator.heap import Heap
-    from nbmem.allocator.pool import Pool
 
 
 def allocate_block(heap: Heap, pool: Pool, stream: int, size: int, requested: int) -> Block:

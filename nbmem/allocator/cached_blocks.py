@@ -6,13 +6,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from nbmem.allocator import expandable, streams
-from nbmem.allocator.pool import SIZE_SHIFT
+from nbmem.allocator.pool import SIZE_SHIFT, Block, Pool
 from nbmem.core.errors import ReplayError
 from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap
-    from nbmem.allocator.pool import Block, Pool
 
 
 def release_block(heap: Heap, block: Block) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.allocator import cache_miss, streams
 from nbmem.allocator.block_search import find
 from nbmem.allocator.cached_blocks import release_all
-from nbmem.allocator.driver import SimulatedDriver
+from nbmem.allocator.driver import Driver, SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM, Heap, Scope
 from nbmem.allocator.layout import layout_of
 from nbmem.allocator.pool import SIZE_SHIFT, Block, Pool, PrivatePool
@@ -23,14 +23,12 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.allocator.torch_rules import NEWEST, rules_for
 from nbmem.core.errors import UsageError
 from nbmem.core.files.torch_snapshot import pool_id
-from nbmem.core.session.events import Action
+from nbmem.core.session.events import Action, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nbmem.allocator.driver import Driver
     from nbmem.allocator.heap import OnEvent
-    from nbmem.core.session.events import Layout
 
 _ALLOC = Action.ALLOC
 _FREE_REQUESTED = Action.FREE_REQUESTED

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.pool import Block, Segment
+from nbmem.allocator.pool import Block, Pool, Segment
 from nbmem.allocator.rounding import SMALL_SEGMENT
 from nbmem.core.session.events import Action
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap
-    from nbmem.allocator.pool import Pool
 
 
 def _usable(block: Block | None) -> bool:

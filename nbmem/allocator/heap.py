@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nbmem.allocator.pool import COUNTER_SHIFT, NEVER, Block, Pool, PrivatePool, Segment
 from nbmem.allocator.rounding import MIN_BLOCK, NO_DIVISIONS, SMALL_LIMIT
-from nbmem.allocator.statistics import Statistics
-from nbmem.allocator.torch_rules import TieOrder
+from nbmem.allocator.statistics import PoolCounters, Statistics
+from nbmem.allocator.torch_rules import Rules, TieOrder
 from nbmem.core.errors import NbmemError
 from nbmem.core.session.events import Action
 from nbmem.core.units import format_bytes
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.settings import AllocatorSettings
-    from nbmem.allocator.statistics import PoolCounters
-    from nbmem.allocator.torch_rules import Rules
 
     OnEvent = Callable[[Action, int, int, int], None]
 

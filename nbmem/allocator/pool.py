@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 from nbmem.allocator.rounding import MIN_BLOCK, SMALL_LIMIT
-from nbmem.allocator.statistics import CounterByPool
-
-if TYPE_CHECKING:
-    from nbmem.allocator.statistics import PoolCounters
+from nbmem.allocator.statistics import CounterByPool, PoolCounters
 
 SIZE_SHIFT = 96
 """A free block's key is one integer: its size above bit 96, a counter above bit 64, its address.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.allocator.conf_parser import (
+    Value,
     divisions_of,
     flag_of,
     fraction_of,
@@ -19,7 +20,7 @@ from nbmem.allocator.conf_parser import (
     tokens_of,
 )
 from nbmem.allocator.rounding import LARGE_SEGMENT, NO_DIVISIONS
-from nbmem.allocator.torch_rules import NEWEST, rules_for
+from nbmem.allocator.torch_rules import NEWEST, Rules, rules_for
 from nbmem.core.errors import UsageError
 from nbmem.core.session.tensor_names import quoted
 from nbmem.core.units import MIB
@@ -27,8 +28,6 @@ from nbmem.core.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nbmem.allocator.conf_parser import Value
-    from nbmem.allocator.torch_rules import Rules
 
 NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
     "graph_capture_record_stream_reuse": flag_of,

@@ -29,8 +29,8 @@ from nbmem.capture.torch_cuda import (
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.core.session.categories import Category
-from nbmem.core.session.events import BlockState
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.events import BlockState, Layout
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import without_shape
 from nbmem.report.analysis.external_storages import external_storages
 from nbmem.report.analysis.source_lines import users_line
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.capture.tensors.tensors import ObservedStorage
-    from nbmem.core.session.events import Layout
-    from nbmem.core.session.holders import HeldStorage
 
 
 LARGEST = 10

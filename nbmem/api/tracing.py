@@ -13,7 +13,7 @@ from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.runtime.interrupts import hold_signals
-from nbmem.core.session.cell_delta import CellPeak
+from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.core.session.engines import RULES, TORCH
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.record.recording import Recording
-    from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.session import Session
     from nbmem.report.model import CardFit, Finding, Report
     from nbmem.views.widget.explorer import ExplorerWidget

@@ -27,7 +27,7 @@ from nbmem.estimates.questions import fit as fitting
 from nbmem.estimates.questions import layers as by_layer
 from nbmem.estimates.questions import plan as planning
 from nbmem.estimates.questions import single_remedy, world_sizes
-from nbmem.estimates.runs.probe_run import Request, probe, record
+from nbmem.estimates.runs.probe_run import Reply, Request, probe, record
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.estimate_results import MARGIN
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from nbmem.api.tracing import Trace
     from nbmem.estimates.programs.programs import Program
-    from nbmem.estimates.runs.probe_run import Reply
     from nbmem.report.exploration import StepGrowth
     from nbmem.report.model import Finding
     from nbmem.virtual.cards import Card

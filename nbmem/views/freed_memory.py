@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HolderKind, Root
 from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.markup import Markup, element, one_line
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.freed_memory import Freed
-    from nbmem.core.session.holders import Root
 
 _HEAD = ("", "before", "after", "change")
 _COUNTERS = ("allocated", "reserved", "frameworks", "process")

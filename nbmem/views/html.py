@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.oom.ranking import ended_by_oom, without_remedies
 from nbmem.report.ledger.fallback_text import ledger_lines
@@ -31,7 +31,6 @@ from nbmem.views.would_run_on import would_run_html
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.report.model import Report
     from nbmem.views.charts.svg import Picture
 

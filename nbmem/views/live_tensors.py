@@ -8,13 +8,12 @@ from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.markup import Markup, clipped, element, one_line, short_path
 from nbmem.views.palette import swatch_style
-from nbmem.views.rows import group_holdings
+from nbmem.views.rows import HoldingGroup, group_holdings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.report.model import Holding
-    from nbmem.views.rows import HoldingGroup
 
 EMPTY = "Nothing lives on a card: torch has no memory allocated there."
 UNNAMED = "no Python object (a workspace, or a library's)"

@@ -9,13 +9,10 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.core.units import KIB, MIB
-from nbmem.virtual.arch import arch_of
-
-if TYPE_CHECKING:
-    from nbmem.virtual.arch import Arch, Multiprocessor
+from nbmem.virtual.arch import Arch, Multiprocessor, arch_of
 
 STACK = 1 * KIB
 """Local memory of a context for each resident thread: cudaLimitStackSize by default. The source for

@@ -20,15 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.card.parts import ALL, NAMED, PARTS, Share
-from tests.card.results import read_results
+from tests.card.parts import ALL, NAMED, PARTS, Part, Share
+from tests.card.results import Results, read_results
 from tests.card.run_part import OUT_OF_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.card.parts import Part
-    from tests.card.results import Results
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "out" / "card"

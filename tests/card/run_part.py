@@ -14,14 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.card.parts import ALL, Share, part
+from tests.card.parts import ALL, Case, Share, part
 from tests.card.results import Writer, head, read_results
 from tests.oracle.record import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.card.parts import Case
 
 OUT_OF_TIME = 3
 

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import nbmem
 from nbmem import virtual
-from nbmem.api.tracing import running_recorder
+from nbmem.api.tracing import Trace, running_recorder
 from nbmem.capture.heap import walk
 from nbmem.core.errors import NbmemError
 from tests.host_safety.process_state import state, state_differences
@@ -37,7 +37,6 @@ from tests.host_safety.process_state import state, state_differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nbmem.api.tracing import Trace
 
 THREADS = 6
 STEPS = 200

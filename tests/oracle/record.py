@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle.launch import follow_values
-from tests.oracle.samples import database
+from tests.oracle.samples import OperatorCases, database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.oracle.samples import OperatorCases
 
 PATIENCE_S = 30
 """Of the processor for one operator, so that a busy machine makes no difference."""

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.recordings.recorded_driver import Divergence
-from nbmem.allocator.recordings.recording import COUNTERS, PEAKS
-from nbmem.core.session.events import BlockState
+from nbmem.allocator.recordings.recording import COUNTERS, PEAKS, CardRecording, Reading
+from nbmem.core.session.events import BlockState, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.recordings.follow import MemoryCurves
-    from nbmem.allocator.recordings.recording import CardRecording, Reading
-    from nbmem.core.session.events import Layout
 
 _CLOSE = 64
 """Events to each side within which a reading without an event index is searched for."""

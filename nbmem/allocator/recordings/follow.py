@@ -16,12 +16,11 @@ import numpy as np
 
 from nbmem.allocator.recordings.free_memory import FreeMemory
 from nbmem.allocator.rounding import round_sizes, split_thresholds
-from nbmem.core.session.events import GIVES_BACK, TAKES, Action, BlockState, Columns
+from nbmem.core.session.events import GIVES_BACK, TAKES, Action, BlockState, Columns, Events, Layout
 
 if TYPE_CHECKING:
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.events import Events, Layout
 
 _SIGN = np.zeros(len(Action), np.int64)
 _SIGN[[*TAKES]] = 1

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.session.events import Action, BlockState
+from nbmem.core.session.events import Action, BlockState, Events, Layout
 
 if TYPE_CHECKING:
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.events import Events, Layout
 
 _MAX_SEARCHES = 2000
 """Contradictions that are searched for a cause; each search reads every piece."""

@@ -15,18 +15,16 @@ from nbmem.core.files.recording import is_session
 from nbmem.core.files.session import open_session
 from nbmem.core.files.session_checks import check_card
 from nbmem.core.files.size_limits import Limits
-from nbmem.core.files.torch_snapshot import device_history, snapshot_from_bytes
+from nbmem.core.files.torch_snapshot import DeviceHistory, device_history, snapshot_from_bytes
 from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.runtime.garbage_collector import without_collector
 from nbmem.core.session.cards import highest_reserved
-from nbmem.core.session.events import Action, Events, Layout
+from nbmem.core.session.events import Action, Events, Layout, Stack
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nbmem.core.files.torch_snapshot import DeviceHistory
-    from nbmem.core.session.events import Stack
     from nbmem.core.session.session import DeviceTrace
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.recordings.compare import Checks, layout_difference
-from nbmem.allocator.recordings.follow import reconstruct
+from nbmem.allocator.recordings.follow import MemoryCurves, reconstruct
 from nbmem.allocator.recordings.inference import (
     LIKELY_TOTAL,
     emptied_by_user,
@@ -14,7 +14,7 @@ from nbmem.allocator.recordings.inference import (
     pools_of,
 )
 from nbmem.allocator.recordings.predict import Assumptions, Difference, Prediction
-from nbmem.allocator.recordings.recording import PEAKS, read_card
+from nbmem.allocator.recordings.recording import PEAKS, CardRecording, read_card
 from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP
 from nbmem.allocator.settings import AllocatorSettings
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nbmem.allocator.caching import CachingAllocator
-    from nbmem.allocator.recordings.follow import MemoryCurves
-    from nbmem.allocator.recordings.recording import CardRecording
     from nbmem.core.files.size_limits import Limits
 
 TRIED = (NEWEST, "2.11.0", "2.12.0")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from nbmem.allocator.pool import Block, PrivatePool, Segment
+from nbmem.allocator.pool import Block, Pool, PrivatePool, Segment
 from nbmem.allocator.rounding import SMALL_SEGMENT
-from nbmem.core.session.events import BlockState
+from nbmem.core.session.events import BlockState, Layout
 
 if TYPE_CHECKING:
     from nbmem.allocator.heap import Heap
-    from nbmem.allocator.pool import Pool
-    from nbmem.core.session.events import Layout
 
 _UNKNOWN_STREAM = -1
 """Pending blocks of a recording wait for a stream that it does not name."""

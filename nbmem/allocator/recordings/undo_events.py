@@ -8,12 +8,11 @@ import numpy as np
 
 from nbmem.allocator.recordings.address_ranges import AddressRanges
 from nbmem.allocator.rounding import SMALL_LIMIT, round_sizes
-from nbmem.core.session.events import Action, Blocks, BlockState, Layout
+from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout
 
 if TYPE_CHECKING:
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.events import Events
 
 _MAX_LONE_COMPLETED_FREES = 3
 """With more completed frees than this and no request, the recording leaves requests out."""

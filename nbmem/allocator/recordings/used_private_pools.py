@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.allocator.recordings.follow import reconstruct
-from nbmem.core.session.events import Layout
+from nbmem.allocator.recordings.follow import MemoryCurves, reconstruct
+from nbmem.core.session.events import Events, Layout, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.allocator.recordings.follow import MemoryCurves
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.events import Events, Segments
 
 
 def reconstruct_with_pools(

@@ -6,7 +6,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbmem.api.freeing.paths import follow, parse_paths, remove, root_of
+from nbmem.api.freeing.paths import Path, follow, parse_paths, remove, root_of
 from nbmem.api.freeing.target import Target
 from nbmem.capture.heap import Cut, reached_from
 from nbmem.capture.interpreter.object_members import attributes_of
@@ -14,7 +14,6 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
-    from nbmem.api.freeing.paths import Path
     from nbmem.capture.interpreter.roots import Place
 
 _RESULTS = ("Out", "_oh", "_", "__", "___")

@@ -22,7 +22,7 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.errors import UsageError
 from nbmem.core.freed_memory import Freed, Totals
 from nbmem.core.session.events import BlockState
-from nbmem.core.session.holders import roots_of
+from nbmem.core.session.holders import Root, roots_of
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from nbmem.api.freeing.target import Target
     from nbmem.capture.tensors.storage_registry import StorageRegistry
-    from nbmem.core.session.holders import Root
     from nbmem.report.model import Command
 
 

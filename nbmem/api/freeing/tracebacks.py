@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.target import Target
 from nbmem.capture.heap import walk
-from nbmem.capture.interpreter.roots import kept_exceptions
+from nbmem.capture.interpreter.roots import Place, kept_exceptions
 from nbmem.core.session.holders import RUN_BEFORE, HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from nbmem.capture.interpreter.roots import Place
 
 _LAST = ("last_exc", "last_value", "last_traceback", "last_type")
 _KEPT = {

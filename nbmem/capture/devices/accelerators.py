@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture import torch_cuda
-from nbmem.capture.devices import DeviceReading
+from nbmem.capture.devices import Device, DeviceReading
 from nbmem.capture.devices.host import Host
 from nbmem.capture.frameworks import rmm
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
@@ -30,7 +30,6 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nbmem.capture.devices import Device
     from nbmem.core.session.session import DeviceInfo
 
 

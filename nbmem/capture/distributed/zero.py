@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
 from nbmem.capture.tensors.modules import is_tensor, named_parameters
-from nbmem.capture.tensors.tensors import address_of, observe, requires_grad
+from nbmem.capture.tensors.tensors import ObservedStorage, address_of, observe, requires_grad
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GATHERED, ZERO_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.capture.tensors.tensors import ObservedStorage
 
 PACKAGE = "deepspeed"
 FLAT_GRADIENTS = "grad_partitions_flat_buffer"

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.graphs.compiled_regions import NODE
-from nbmem.capture.graphs.saved_tensors import SavedStorage
+from nbmem.capture.graphs.saved_tensors import GraphWalk, SavedStorage
 from nbmem.capture.interpreter.object_members import name_of
 from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import MAX_DEPTH, is_leaf
@@ -23,8 +23,6 @@ from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from nbmem.capture.graphs.saved_tensors import GraphWalk
 
     Form = tuple[Any, Any] | str
 

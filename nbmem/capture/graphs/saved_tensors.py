@@ -20,7 +20,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
-from nbmem.capture.graphs.node_modules import ModulePath, innermost_around
+from nbmem.capture.graphs.node_modules import Caller, ModulePath, NodeModules, innermost_around
 from nbmem.capture.tensors.active_registry import existing_since
 from nbmem.capture.tensors.autograd_graphs import Graphs, edges_of, is_leaf
 from nbmem.capture.tensors.operator_modules import class_of_operator, operator_module
@@ -34,7 +34,6 @@ from nbmem.core.session.tensor_parts import LOGITS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nbmem.capture.graphs.node_modules import Caller, NodeModules
 
 MAX_NODES = 50_000
 """Nodes of a graph that are read: about 0.1 s."""

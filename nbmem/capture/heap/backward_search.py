@@ -15,7 +15,7 @@ from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap.cycles import closing_reference
-from nbmem.capture.heap.reachability import PIECE
+from nbmem.capture.heap.reachability import PIECE, ForwardWalk
 from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.core.session.holders import Holder, HolderKind
@@ -24,7 +24,6 @@ from nbmem.core.session.tensor_names import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nbmem.capture.heap.reachability import ForwardWalk
 
 BUDGET_S = 0.25
 """Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""

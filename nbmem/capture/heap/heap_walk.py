@@ -22,18 +22,16 @@ from nbmem.capture.heap.unreachable import (
 )
 from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import is_a
-from nbmem.capture.interpreter.roots import places, skipped_dictionaries
+from nbmem.capture.interpreter.roots import Place, places, skipped_dictionaries
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from nbmem.capture.interpreter.roots import Place
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
-    from nbmem.core.session.holders import HeldStorage, Holder
 
 PAUSE_S = 0.001
 """If a walk resumes after a longer pause, other code has run between two pieces."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.tensors.tensor_storages import storage_of
+from nbmem.capture.tensors.tensor_storages import Storage, storage_of
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF
 from nbmem.core.session.variable_paths import parse_path
@@ -16,7 +16,6 @@ from nbmem.core.session.variable_paths import parse_path
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from nbmem.capture.tensors.tensor_storages import Storage
 
 MAX_STORAGES = 20_000
 """Number of the largest storages whose holders are named."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.heap.reachability import AT_ONCE
+from nbmem.capture.heap.reachability import AT_ONCE, ForwardWalk
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from nbmem.capture.heap.reachability import ForwardWalk
 
 MAX_EDGES = 3_000_000
 """References that are read backwards, about half a gigabyte of them. Those beyond are omitted, and

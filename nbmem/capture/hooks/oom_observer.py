@@ -35,7 +35,7 @@ from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import caller, entry, is_ours
 from nbmem.core.runtime.exceptions import traceback_of
-from nbmem.core.session.events import Frame
+from nbmem.core.session.events import Frame, Stack
 from nbmem.core.session.oom import Refusal
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from nbmem.capture.patches.compilations import OnFault
-    from nbmem.core.session.events import Stack
 
     Tell = Callable[[Refusal], None]
 

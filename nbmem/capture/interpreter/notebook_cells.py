@@ -9,12 +9,10 @@ import linecache
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.core.session.events import Frame
+from nbmem.core.session.events import Frame, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from nbmem.core.session.events import Stack
 
 
 def running_shell() -> Any | None:

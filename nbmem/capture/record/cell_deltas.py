@@ -16,12 +16,10 @@ from nbmem.core.errors import NbmemError
 from nbmem.core.freed_memory import Totals
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
-from nbmem.core.session.cell_delta import CellDelta, HostDelta
+from nbmem.core.session.cell_delta import CellDelta, CellPeak, HostDelta
 
 if TYPE_CHECKING:
     from collections import deque
-
-    from nbmem.core.session.cell_delta import CellPeak
 
 
 class DeltaReader:

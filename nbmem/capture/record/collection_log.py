@@ -15,14 +15,13 @@ from nbmem.capture.record.time_budget import TimeBudget
 from nbmem.capture.torch_cuda import read_counters
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.garbage_collector import report_collections
-from nbmem.core.session.events import Action
+from nbmem.core.session.events import Action, Events
 from nbmem.core.session.session import CollectedFrees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Events
 
 _FULL = 2
 """The generation of a collection of all objects, which takes milliseconds itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from nbmem.capture.tensors.tensors import observe, without_torch_function
+from nbmem.capture.tensors.tensors import ObservedStorage, observe, without_torch_function
 from nbmem.core.session.tensor_names import common_path
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.hook_event_log import HookEventLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog
-    from nbmem.capture.tensors.tensors import ObservedStorage
 
 
 class CollectiveLog:

@@ -13,16 +13,14 @@ import numpy as np
 
 from nbmem.capture.interpreter.notebook_cells import lines_of, running_shell
 from nbmem.capture.interpreter.variable_reads import VariableReads
-from nbmem.core.session.events import Action
-from nbmem.core.session.session import MAX_LINES
+from nbmem.core.session.events import Action, Frame, Stack
+from nbmem.core.session.session import MAX_LINES, DeviceTrace
 from nbmem.core.session.source_files import TOP_LEVEL, is_users, with_slashes
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nbmem.core.session.events import Frame, Stack
-    from nbmem.core.session.session import DeviceTrace
 
 MIN_BYTES = MIB
 """Bytes of an allocation whose lines are kept."""

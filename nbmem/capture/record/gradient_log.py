@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.record.tensor_label_rows import Batch
+from nbmem.capture.record.tensor_label_rows import Batch, IdentityRows
 from nbmem.capture.record.weight_changes import SAMPLED
 from nbmem.capture.tensors import tensors
 from nbmem.capture.tensors.gradient_refresh import gradient_reader
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from nbmem.capture.record.parameter_owners import ParameterOwners
-    from nbmem.capture.record.tensor_label_rows import IdentityRows
     from nbmem.capture.record.time_budget import TimeBudget
     from nbmem.capture.record.tracked_objects import Parameter
 

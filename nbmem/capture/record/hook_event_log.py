@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.hooks.training_hooks import in_engine
 from nbmem.capture.interpreter.busy_threads import alive
-from nbmem.capture.record.hook_events import HookEvent, HookEvents
+from nbmem.capture.record.hook_events import HookEvent, HookEvents, Kind
 from nbmem.capture.record.training_loop import TrainingLoop
 from nbmem.capture.tensors.tensors import without_torch_function
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nbmem.capture.record.counter_samples import CounterLog
-    from nbmem.capture.record.hook_events import Kind
     from nbmem.capture.record.program_log import ProgramLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import NOT_KNOWN
-from nbmem.core.session.session import Calls
+from nbmem.core.session.session import Calls, CounterSamples
 from nbmem.core.session.tensor_names import STEP
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from nbmem.capture.record.hook_events import HookEvent
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.session import CounterSamples
 
 MAX_CALLS = 200_000
 """Calls of a recording, the latest: as many as there are phases."""

@@ -18,13 +18,12 @@ from nbmem.capture.record.tracked_objects import (
     live_objects,
 )
 from nbmem.capture.tensors import frames, modules, tensors
-from nbmem.capture.tensors.module_tree import TensorPlace, tree_of
+from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace, tree_of
 from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from nbmem.capture.tensors.module_tree import ModuleTree
 
 MAX_DESCRIBED = 500
 """Modules whose class, size and switches are described."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.capture.devices.resident_memory import own_bytes
 from nbmem.capture.interpreter.main_thread import MainThread
 from nbmem.capture.timeouts import expendable
-from nbmem.capture.torch_cuda import device_count, device_info, read_counters, users_peak
+from nbmem.capture.torch_cuda import Counters, device_count, device_info, read_counters, users_peak
 from nbmem.core.files.rank_folder import journal_name
 from nbmem.core.files.rank_journal import CardState, Entry, JournalFile
 from nbmem.core.runtime.clock import CLOCK
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from nbmem.capture.record.progress import LoopProgress
     from nbmem.capture.record.recorder import Recorder
-    from nbmem.capture.torch_cuda import Counters
     from nbmem.core.session.ranks import Rank
     from nbmem.core.session.session import DeviceInfo
 

@@ -26,7 +26,7 @@ from nbmem.capture.record.counter_samples import MAX_MARKS, CounterLog
 from nbmem.capture.record.holder_columns import matters
 from nbmem.capture.record.hook_event_log import MAX_TURNS, HookEventLog
 from nbmem.capture.record.program_log import ProgramLog
-from nbmem.capture.record.progress import ProgressLog
+from nbmem.capture.record.progress import LoopProgress, ProgressLog
 from nbmem.capture.record.rank_log import RankLog
 from nbmem.capture.record.session_builder import build_session
 from nbmem.capture.record.tensor_labels import TensorLabelLog
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nbmem.capture.heap import Walk
-    from nbmem.capture.record.progress import LoopProgress
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
 

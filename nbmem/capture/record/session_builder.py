@@ -24,8 +24,8 @@ from nbmem.core.files.torch_snapshot import DeviceHistory, device_history
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.cards import fullest, highest_reserved
 from nbmem.core.session.categories import Category
-from nbmem.core.session.events import Action, Events, Layout
-from nbmem.core.session.session import MAX_LINES, DeviceTrace, Session, Source
+from nbmem.core.session.events import Action, Events, Layout, Stack
+from nbmem.core.session.session import MAX_LINES, DeviceTrace, Session, Source, StorageLabels
 from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
 from nbmem.core.session.tensor_parts import parts_fact
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from nbmem.capture.record.draft_phases import DraftPhase
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Stack
     from nbmem.core.session.ranks import Rank
-    from nbmem.core.session.session import StorageLabels
 
 MAX_PHASES = 200_000
 """Phases of a recording; the latest are retained. A million events in a loop of twenty events a

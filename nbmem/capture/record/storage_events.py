@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.capture.record.holder_columns import columns
-from nbmem.capture.tensors.storage_registry import ALIVE
+from nbmem.capture.tensors.storage_registry import ALIVE, StorageRegistry
 from nbmem.core.session.events import (
     BEYOND,
     NOT_KNOWN,
@@ -26,13 +26,11 @@ from nbmem.core.session.events import (
     Segments,
 )
 from nbmem.core.session.host_memory import MachineReadings
-from nbmem.core.session.session import CardSamples, CounterSamples, DeviceTrace
+from nbmem.core.session.session import CardSamples, CounterSamples, DeviceInfo, DeviceTrace
 
 if TYPE_CHECKING:
     from nbmem.capture.record.recorder import Recorder
-    from nbmem.capture.tensors.storage_registry import StorageRegistry
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.session import DeviceInfo
 
 UNNAMED, CACHED = BEYOND, 2 * BEYOND
 """Addresses without tensors, for what counters count beyond the observed tensors."""

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nbmem.core.session.session import StorageLabels
+from nbmem.core.session.session import CounterSamples, StorageLabels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.capture.record.tracked_objects import OptimizerParameter, TrackedObject
     from nbmem.capture.tensors.tensors import ObservedStorage
-    from nbmem.core.session.session import CounterSamples
 
     Owner = TrackedObject | OptimizerParameter | None
 

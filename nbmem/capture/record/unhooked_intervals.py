@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import TAKES, Action
+from nbmem.core.session.events import TAKES, Action, Events
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Events
 
 
 def _none() -> Ints:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.interpreter.object_members import attributes_of, mro_of, name_of, namespace_of
 from nbmem.capture.tensors.modules import is_plain_sequence, is_tensor
 from nbmem.capture.tensors.tensor_storages import data_of
-from nbmem.capture.tensors.tensors import is_made, observe_parts
+from nbmem.capture.tensors.tensors import ObservedStorage, is_made, observe_parts
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import KV_CACHE
@@ -20,7 +20,6 @@ from nbmem.core.session.tensor_parts import KV_CACHE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nbmem.capture.tensors.tensors import ObservedStorage
 
 _MODULE = "transformers.cache_utils"
 _GIVEN_AS = "past_key_values"

@@ -14,7 +14,7 @@ from nbmem.capture.interpreter.plain_values import leading_names
 from nbmem.capture.tensors import weight_parts
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.frames import with_place
-from nbmem.capture.tensors.module_tree import tree_of
+from nbmem.capture.tensors.module_tree import ModuleTree, tree_of
 from nbmem.capture.tensors.modules import (
     is_module,
     is_optimizer,
@@ -34,8 +34,6 @@ from nbmem.core.session.tensor_parts import LOGITS, is_logits_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-
-    from nbmem.capture.tensors.module_tree import ModuleTree
 
     Member = Callable[[Any], object | None]
 

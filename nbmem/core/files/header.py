@@ -15,16 +15,14 @@ import numpy as np
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
 from nbmem.core.files.size_limits import MAX_FRAMES
-from nbmem.core.session.events import Frame
+from nbmem.core.session.events import Frame, Stack
 from nbmem.core.session.oom import Refusal
 from nbmem.core.session.session import MAX_LINES, DeviceInfo, Source
-from nbmem.core.session.spans import Span
+from nbmem.core.session.spans import Span, SpanKind
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from nbmem.core.files.archive import Archive
-    from nbmem.core.session.events import Stack
-    from nbmem.core.session.spans import SpanKind
 
 _KINDS: tuple[SpanKind, ...] = ("cell", "phase", "block")
 _MAX_ORDINAL = 1023

@@ -5,15 +5,12 @@ Every message is the middle of a sentence: the reader adds the file's name as a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
-from nbmem.core.session.ranks import Coordinate, Rank
+from nbmem.core.session.ranks import Coordinate, Ending, Rank
 from nbmem.core.session.tensor_names import printable_text
-
-if TYPE_CHECKING:
-    from nbmem.core.session.ranks import Ending
 
 MAX_RANKS = 1 << 20
 """Ranks of a world; the largest clusters have a fifth of it."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.errors import FileFormatError
-from nbmem.core.files.size_limits import MAX_CARDS, MAX_FRAMES
+from nbmem.core.files.size_limits import MAX_CARDS, MAX_FRAMES, Limits
 from nbmem.core.session.categories import Category
-from nbmem.core.session.events import NOT_KNOWN, Action, BlockState
+from nbmem.core.session.events import NOT_KNOWN, Action, BlockState, Columns, Events, Layout
 from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nbmem.core.files.size_limits import Limits
-    from nbmem.core.session.events import Columns, Events, Layout
     from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.session import DeviceTrace, Session

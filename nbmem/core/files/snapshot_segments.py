@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbmem.core.session.events import BlockState
+from nbmem.core.session.events import Blocks, BlockState, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from nbmem.core.session.events import Blocks, Layout
 
     Frames = list[dict[str, Any]]
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.files.size_limits import MAX_FRAMES
-from nbmem.core.session.events import Frame
+from nbmem.core.session.events import Frame, Stack
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Stack
 
 _LAST_LINE = 1 << 31
 _PLACE = itemgetter("filename", "line", "name")

@@ -17,14 +17,13 @@ from nbmem.core.files.safe_pickle import load_plain
 from nbmem.core.files.size_limits import HOW_TO_RAISE, MAX_CARDS, Limits
 from nbmem.core.files.stacks import Stacks
 from nbmem.core.files.untrusted_input import read_content
-from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments
+from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Stack
 
 # Names as in torch/csrc/cuda/memory_snapshot.cpp:
 # https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/memory_snapshot.cpp

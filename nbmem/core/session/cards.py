@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import GIVES_BACK, TAKES, Action
+from nbmem.core.session.events import GIVES_BACK, TAKES, Action, Events, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Events, Layout
     from nbmem.core.session.session import DeviceTrace
 
 

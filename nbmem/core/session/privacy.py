@@ -16,14 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.events import Frame
-from nbmem.core.session.session import Source
+from nbmem.core.session.session import DeviceTrace, Session, Source
 from nbmem.core.session.source_files import FORMER, OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nbmem.core.session.ranks import Rank
-    from nbmem.core.session.session import DeviceTrace, Session
 
 HIDDEN = "hidden"
 """Replaces a removed name."""

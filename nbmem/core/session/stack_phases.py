@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.events import TAKES, Action
+from nbmem.core.session.events import TAKES, Action, Events, Frame, Stack
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.spans import Span
 from nbmem.core.session.steps import number_steps
@@ -22,7 +22,6 @@ from nbmem.core.session.steps import number_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.core.session.events import Events, Frame, Stack
 
 _OTHER = "other"
 _MODULES = {"_call_impl": "forward", "_apply": "load"}

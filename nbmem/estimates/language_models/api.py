@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.answers import ContextAnswer, ModelAnswer, to_displayed
 from nbmem.estimates.language_models import context, question
-from nbmem.estimates.language_models.settings import settings_of
+from nbmem.estimates.language_models.settings import Settings, settings_of
 from nbmem.estimates.options import with_length
 from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nbmem.estimates.language_models.settings import Settings
     from nbmem.estimates.programs.programs import Program
 
 

@@ -25,22 +25,19 @@ from nbmem.estimates.language_models.measurement import (
 from nbmem.estimates.language_models.models import find_model
 from nbmem.estimates.language_models.program import write_program
 from nbmem.estimates.language_models.question import PROGRAM, missing_note
-from nbmem.estimates.language_models.settings import for_card
+from nbmem.estimates.language_models.settings import Settings, for_card
 from nbmem.estimates.programs.programs import Program
-from nbmem.estimates.programs.token_shapes import NEW
+from nbmem.estimates.programs.token_shapes import NEW, TokenShapes
 from nbmem.estimates.questions.search.scaled_runs import ScaledRuns
 from nbmem.estimates.runs.probe_run import Reply
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
-from nbmem.report.estimate_results import Probe
+from nbmem.report.estimate_results import CardFigures, Probe
 from nbmem.report.language_results import ContextFit, ContextRow, MemoryPart
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.estimates.language_models.settings import Settings
-    from nbmem.estimates.programs.token_shapes import TokenShapes
-    from nbmem.report.estimate_results import CardFigures
     from nbmem.virtual.cards import Card
 
 ROUNDING, WORKSPACE = Category.ROUNDING.label, Category.WORKSPACE.label

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.estimates.language_models.settings import OPTIMIZERS
+from nbmem.estimates.language_models.settings import OPTIMIZERS, Settings
 from nbmem.estimates.stand_ins import is_installed, with_stand_ins
 
 if TYPE_CHECKING:
     from nbmem.estimates.language_models.models import KnownModel
-    from nbmem.estimates.language_models.settings import Settings
 
 SEQ, BATCH = "seq", "batch"
 """Names of the program's variables."""

@@ -17,24 +17,20 @@ from nbmem.estimates.language_models.measurement import (
     positions_of,
     run_on_card,
 )
-from nbmem.estimates.language_models.models import find_model
-from nbmem.estimates.language_models.program import write_program
-from nbmem.estimates.language_models.settings import check_length, for_card
+from nbmem.estimates.language_models.models import KnownModel, find_model
+from nbmem.estimates.language_models.program import WrittenProgram, write_program
+from nbmem.estimates.language_models.settings import Settings, check_length, for_card
 from nbmem.estimates.programs.programs import Program
 from nbmem.estimates.questions.card_table import decided_by_run
 from nbmem.estimates.runs.probe_run import Request
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.language_results import ModelEstimate
-from nbmem.virtual.cards import CARDS
+from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbmem.estimates.language_models.models import KnownModel
-    from nbmem.estimates.language_models.program import WrittenProgram
-    from nbmem.estimates.language_models.settings import Settings
     from nbmem.report.estimate_results import Probe
-    from nbmem.virtual.cards import Card
 
 PROGRAM = "<program>"
 """Name of the program's file in an error."""

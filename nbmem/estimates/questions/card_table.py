@@ -20,7 +20,7 @@ from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.would_run_on import would_run_on
 from nbmem.report.card_choice import SuitableCards
 from nbmem.virtual.card_names import find_card
-from nbmem.virtual.cards import CARDS
+from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import Probe
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import CardFit
-    from nbmem.virtual.cards import Card
 
 MEASURED = "H100 80GB"
 """The card whose run decides the others."""

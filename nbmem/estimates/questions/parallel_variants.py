@@ -14,14 +14,13 @@ from nbmem.estimates.questions.plan_verdict import AS_IT_IS
 from nbmem.estimates.runs.probe_run import Request, probe
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.estimates.world_choice import of_world
-from nbmem.report.estimate_results import Way
+from nbmem.report.estimate_results import CardFigures, Probe, Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.parallel import Parallel
-    from nbmem.report.estimate_results import CardFigures, Probe
     from nbmem.virtual.cards import Card
     from nbmem.virtual.virtual_worlds import VirtualWorld
 

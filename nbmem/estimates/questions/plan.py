@@ -14,7 +14,7 @@ from nbmem.estimates.questions import plan_verdict
 from nbmem.estimates.questions.planner import Planner
 from nbmem.estimates.remedies import BY_KEY, exclude_each_other, is_slow, oversubscribes
 from nbmem.estimates.runs.probe_run import Request
-from nbmem.report.estimate_results import MARGIN
+from nbmem.report.estimate_results import MARGIN, Option, Plan, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.planner import Keys
     from nbmem.estimates.questions.search.prober import Ask
-    from nbmem.report.estimate_results import Option, Plan, Probe
     from nbmem.virtual.cards import Card
 
 PAIRED = 3

@@ -25,7 +25,7 @@ from nbmem.estimates.remedies.base import BATCH
 from nbmem.estimates.remedies.compiled import ALREADY
 from nbmem.estimates.remedies.paging import NOTHING_TO_PAGE
 from nbmem.estimates.runs.probe_run import Reply, Request, refuse
-from nbmem.report.estimate_results import Option, Plan
+from nbmem.report.estimate_results import Option, Plan, Probe
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.search.prober import Ask
-    from nbmem.report.estimate_results import Probe
     from nbmem.virtual.cards import Card
 
     Keys = tuple[str, ...]

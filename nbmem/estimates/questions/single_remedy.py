@@ -13,7 +13,7 @@ from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.programs.source_edits import difference
 from nbmem.estimates.questions.plan_verdict import AS_IT_IS
 from nbmem.estimates.remedies.base import BATCH
-from nbmem.estimates.runs.probe_run import Request, refuse
+from nbmem.estimates.runs.probe_run import Reply, Request, refuse
 from nbmem.report.estimate_results import Option, Plan
 from nbmem.report.tips.applicable import KEPT_AS, REMEDY_OF
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.estimates.programs.programs import Program
-    from nbmem.estimates.runs.probe_run import Reply
     from nbmem.report.exploration import StepGrowth
     from nbmem.report.model import Finding
     from nbmem.virtual.cards import Card

@@ -18,13 +18,12 @@ from nbmem.estimates.remedies.variants import VARIANTS, ShardedForDDP, WrappedZe
 from nbmem.estimates.runs.probe_run import Request, probe, refuse
 from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.estimates.world_choice import NO_GROUP, of_world, world_for
-from nbmem.report.estimate_results import MARGIN, Worlds
+from nbmem.report.estimate_results import MARGIN, CardFigures, Probe, Way, Worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbmem.estimates.programs.programs import Program
-    from nbmem.report.estimate_results import CardFigures, Probe, Way
     from nbmem.virtual.cards import Card
     from nbmem.virtual.virtual_worlds import VirtualWorld
 

@@ -27,8 +27,8 @@ from nbmem.estimates.remedies.language_models import (
 )
 from nbmem.estimates.remedies.optimizers import EightBit, Fused, NoForeach, PlainSGD
 from nbmem.estimates.remedies.paging import Unified
-from nbmem.estimates.remedies.parallel import DataParallel, ZeroOptimizer
-from nbmem.estimates.remedies.patches import watched
+from nbmem.estimates.remedies.parallel import DataParallel, Parallel, ZeroOptimizer
+from nbmem.estimates.remedies.patches import RemedyPatches, watched
 from nbmem.estimates.remedies.sharding import Hybrid, Sharded, ShardedGradients
 from nbmem.estimates.remedies.tensor_parallel import TensorParallel
 from nbmem.estimates.remedies.variants import VARIANTS
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from nbmem.estimates.programs.user_names import ProgramNames
     from nbmem.estimates.remedies.base import Remedy
-    from nbmem.estimates.remedies.parallel import Parallel
-    from nbmem.estimates.remedies.patches import RemedyPatches
 
 REMEDIES: tuple[type[Remedy], ...] = (
     Expandable,

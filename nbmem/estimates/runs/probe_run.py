@@ -19,7 +19,7 @@ from nbmem.core.errors import NbmemError, UsageError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.categories import ACTIVE
 from nbmem.estimates.programs import variable_binding
-from nbmem.estimates.programs.programs import CALL, EndedError
+from nbmem.estimates.programs.programs import CALL, EndedError, Program
 from nbmem.estimates.programs.serialization import NotCopiedError
 from nbmem.estimates.programs.source_edits import Edit
 from nbmem.estimates.remedies import is_slow, oversubscribes
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
-    from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.base import Remedy
     from nbmem.virtual.cards import Card
 

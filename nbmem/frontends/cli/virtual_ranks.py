@@ -26,14 +26,13 @@ from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.session.ranks import require_inside
 from nbmem.frontends.cli.subcommand import EXIT_OK, print_message
 from nbmem.virtual import rank_messages
-from nbmem.virtual.virtual_worlds import environment
+from nbmem.virtual.virtual_worlds import VirtualWorld, environment
 from nbmem.virtual.virtual_worlds import layout as world_layout
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from nbmem.virtual.virtual_worlds import VirtualWorld
 
 _PAUSE_S = 0.05
 _SHOWN = 15

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.runtime.warning_filter import pass_warnings
 from nbmem.frontends.notebook.commands import COMMANDS, estimates
 from nbmem.frontends.notebook.commands import completions as candidates
-from nbmem.frontends.notebook.commands.base import CompletionRequest
+from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 from nbmem.frontends.notebook.error_boundary import shell_entry
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nbmem.core.arguments import CommandOption
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")

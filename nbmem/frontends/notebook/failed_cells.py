@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.exceptions import is_raised, message_of
-from nbmem.core.session.oom import oom_in, read_message
+from nbmem.core.session.oom import Refusal, oom_in, read_message
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.core.session.oom import Refusal
 
 MAX_ERRORS = 100
 """Out-of-memory errors of one cell that are retained, the latest."""

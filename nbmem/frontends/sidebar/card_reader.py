@@ -18,12 +18,11 @@ from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.session.categories import Category
 from nbmem.engine import process
 from nbmem.frontends.sidebar.loop_categories import by_category
-from nbmem.frontends.sidebar.messages import CardSample, Process
+from nbmem.frontends.sidebar.messages import CardSample, Entry, Process
 
 if TYPE_CHECKING:
     from nbmem.capture.record.progress import LoopProgress
     from nbmem.capture.torch_memory.peak_counters import PeakMeter
-    from nbmem.frontends.sidebar.messages import Entry
 
 
 class FrameworkReader:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import OF_TRAINING, Category
-from nbmem.core.session.host_memory import PARTS
+from nbmem.core.session.host_memory import PARTS, MachineParts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.capture.record.progress import LoopProgress
-    from nbmem.core.session.host_memory import MachineParts
     from nbmem.frontends.sidebar.messages import Entry
 
 REST = ("rest", "activations etc.")

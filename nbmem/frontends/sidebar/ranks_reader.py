@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.files.rank_folder import SESSION_SUFFIX, journal_file
-from nbmem.core.files.rank_journal import SUFFIX
+from nbmem.core.files.rank_journal import SUFFIX, Journal
 from nbmem.core.files.rank_journal_reader import JournalTail
 from nbmem.core.files.session import read_rank
 from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.session.categories import OF_TRAINING
-from nbmem.core.session.ranks import as_one_world
+from nbmem.core.session.ranks import Rank, as_one_world
 from nbmem.frontends.sidebar.loop_categories import REST, stack_categories
 from nbmem.frontends.sidebar.rank_messages import MOST_RANKS, RankNow, RanksNow
 from nbmem.report.analysis.world.rank_rows import fullest_of, state_of
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from nbmem.core.files.rank_journal import Journal
-    from nbmem.core.session.ranks import Rank
     from nbmem.report.analysis.world.world_report import State
 
 EVERY_S = 1.0

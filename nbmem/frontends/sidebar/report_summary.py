@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.frontends.sidebar.loop_categories import parts_of
-from nbmem.frontends.sidebar.messages import MOST_PHASES, CardInfo, LastReport, Phase
+from nbmem.frontends.sidebar.messages import MOST_PHASES, CardInfo, Cell, Entry, LastReport, Phase
 from nbmem.report.analysis.oom.ranking import ended_by_oom
 from nbmem.report.tips.applicable import can_be_tried
 from nbmem.views import oom, report_sentences
 from nbmem.views.verdict import verdict
 
 if TYPE_CHECKING:
-    from nbmem.frontends.sidebar.messages import Cell, Entry
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.model import Report
 

@@ -18,7 +18,7 @@ from nbmem.capture.torch_cuda import device_count
 from nbmem.core.runtime.clock import CLOCK, now_ms
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.frontends.sidebar.loop_categories import by_category, parts_of
-from nbmem.frontends.sidebar.messages import HostSample, Sample
+from nbmem.frontends.sidebar.messages import CardSample, Cell, HostSample, Process, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.torch_memory.peak_counters import PeakMeter
     from nbmem.frontends.sidebar.card_reader import CardReader
-    from nbmem.frontends.sidebar.messages import CardSample, Cell, Process
     from nbmem.frontends.sidebar.rank_messages import RanksNow
     from nbmem.frontends.sidebar.ranks_reader import RanksReader
 

@@ -11,14 +11,13 @@ from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import BESIDE, RESERVED
 from nbmem.core.session.tensor_names import root_of
 from nbmem.report.analysis.aligned_courses import Course, course
-from nbmem.report.analysis.totals_by_name import bytes_by_account
+from nbmem.report.analysis.totals_by_name import Account, bytes_by_account
 from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.core.session.session import Session
-    from nbmem.report.analysis.totals_by_name import Account
 
 Kind = Literal["category", "holder", "line"]
 NO_LINES = (

@@ -12,15 +12,18 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.analysis.graph_holders import join_by_graph
-from nbmem.report.analysis.growth_candidates import candidates_at, common_place, with_parts
+from nbmem.report.analysis.growth_candidates import (
+    Candidate,
+    candidates_at,
+    common_place,
+    with_parts,
+)
 from nbmem.report.analysis.growth_exemptions import Exemptions
-from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations
+from nbmem.report.analysis.iterations import MIN_ITERATIONS, Iterations, Rise
 from nbmem.report.analysis.joined_tensors import joined_tensors
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
-    from nbmem.report.analysis.growth_candidates import Candidate
-    from nbmem.report.analysis.iterations import Rise
     from nbmem.report.ledger.card_ledger import CardLedger
 
     Rising = tuple[Candidate, Rise]

@@ -8,7 +8,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Frame
-from nbmem.report.analysis.growth import numbered_steps
+from nbmem.report.analysis.growth import Growth, numbered_steps
 from nbmem.report.analysis.iterations import MIN_ITERATIONS
 from nbmem.report.analysis.source_lines import adding_lines, frame_line
 from nbmem.report.exploration import GrowingHolder, StepGrowth
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import Source
-    from nbmem.report.analysis.growth import Growth
     from nbmem.report.ledger.card_ledger import CardLedger
 
 MAX_STEPS, MAX_HOLDERS = 60, 6

@@ -15,7 +15,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BEYOND
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import (
     in_traceback,
     is_graph_name,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.report.ledger.card_ledger import CardLedger
 
     _Key = tuple[str | None, str, str, bool, Category | None]

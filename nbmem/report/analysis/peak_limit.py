@@ -10,13 +10,12 @@ from nbmem.core.errors import UsageError
 from nbmem.core.session.categories import LIVE, PROCESS
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.lifetimes import lines_at, phase_at
-from nbmem.report.analysis.totals_by_name import bytes_by_account
+from nbmem.report.analysis.totals_by_name import Account, bytes_by_account
 from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
     from nbmem.core.session.session import Session
     from nbmem.core.session.spans import Span
-    from nbmem.report.analysis.totals_by_name import Account
 
 Figure = Literal["allocated", "reserved", "active", "requested", "process"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.errors import UsageError
-from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import BlockState
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import is_graph_name, without_numbers
 from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.bytes_by_line import lines_of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.runtime.fault_isolation import Faults
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.ledger.balance import Ledger
 

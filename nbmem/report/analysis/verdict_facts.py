@@ -19,7 +19,7 @@ from nbmem.core.session.tensor_names import (
 )
 from nbmem.core.session.tensor_parts import KV_CACHE, LOGITS
 from nbmem.report.ledger.allocation_facts import NO_NAME
-from nbmem.report.model import LargestPart
+from nbmem.report.model import LargestPart, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
-    from nbmem.report.model import Report
 
 CACHED = (Category.CACHED_RELEASABLE, Category.CACHED_STUCK)
 _MAX_NAMES = 1_000

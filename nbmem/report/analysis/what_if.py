@@ -14,14 +14,13 @@ import numpy as np
 from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.recordings.restore import restore
 from nbmem.allocator.settings import AllocatorSettings
-from nbmem.report.analysis.replay_variants import NO_LIMIT, AllocatorReplay
+from nbmem.report.analysis.replay_variants import NO_LIMIT, AllocatorReplay, ReplayOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceTrace
-    from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.ledger.card_ledger import CardLedger
 
 ALIKE = 0.02

@@ -20,7 +20,7 @@ from nbmem.core.units import MIB, format_bytes
 from nbmem.report.analysis.cache_releases import releases_for_requests
 from nbmem.report.analysis.moments import phase_at
 from nbmem.report.analysis.oom.failed_request import request_that_ended
-from nbmem.report.analysis.oom.trial import Trial
+from nbmem.report.analysis.oom.trial import Outcome, Trial
 from nbmem.report.analysis.what_if import begin_replay, recorded_settings
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.ledger.cublas_workspaces import CUBLAS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.arrays import Ints
     from nbmem.report.analysis.card_sizes import CardSize
-    from nbmem.report.analysis.oom.trial import Outcome
     from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.ledger.card_ledger import CardLedger
 

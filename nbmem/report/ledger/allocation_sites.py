@@ -23,7 +23,7 @@ from nbmem.core.session.tensor_names import (
     module_of_parameter,
 )
 from nbmem.report.ledger.observations import NO_NAME
-from nbmem.report.ledger.phase_map import CALLS, NOWHERE
+from nbmem.report.ledger.phase_map import CALLS, NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import Calls
     from nbmem.report.ledger.allocation_facts import Facts
-    from nbmem.report.ledger.phase_map import PhaseMap
 
     _Columns = tuple[Ints, Ints, Ints]
 

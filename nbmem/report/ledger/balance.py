@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import ACTIVE, PROCESS, RESERVED, Category
-from nbmem.core.session.tensor_parts import with_rest
+from nbmem.core.session.tensor_parts import CategoryPart, with_rest
 
 if TYPE_CHECKING:
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.host_memory import MachineParts
-    from nbmem.core.session.tensor_parts import CategoryPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

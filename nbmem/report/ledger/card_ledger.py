@@ -12,7 +12,7 @@ from nbmem.allocator.recordings.used_private_pools import reconstruct_with_pools
 from nbmem.allocator.settings import AllocatorSettings
 from nbmem.core.errors import LedgerImbalanceError
 from nbmem.core.session.categories import LIVE, OUTSIDE, Category
-from nbmem.core.session.holders import held_storages
+from nbmem.core.session.holders import HeldStorage, held_storages
 from nbmem.core.session.host_memory import MachineParts
 from nbmem.core.session.tensor_parts import (
     REFERENCE,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
     from nbmem.core.arrays import Codes, Ints
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.core.session.spans import Span
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.ledger.phase_map import NOWHERE
+from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels
-    from nbmem.report.ledger.phase_map import PhaseMap
 
 _FORWARD_PHASES = ("forward", "load", "input", "inference")
 

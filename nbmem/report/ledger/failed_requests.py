@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import Action
-from nbmem.core.session.oom import is_oom_text
+from nbmem.core.session.events import Action, Events
+from nbmem.core.session.oom import Refusal, is_oom_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.events import Events
-    from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
 
 _REQUESTS = (Action.ALLOC, Action.OOM, Action.FREE_REQUESTED)

@@ -23,7 +23,7 @@ from nbmem.report.ledger.ddp_buckets import find_ddp_buckets
 from nbmem.report.ledger.gradients import gradient_names
 from nbmem.report.ledger.grown_variables import find_growing_variables
 from nbmem.report.ledger.observations import observations_of, spread_to_repeats
-from nbmem.report.ledger.phase_map import NOWHERE
+from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 from nbmem.report.ledger.reduction_staging import NAME, select_by_overlap, select_staging_buffers
 from nbmem.report.ledger.repeated_steps import find_repeats
 from nbmem.report.ledger.retained_results import select_outliving_results
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import Session
     from nbmem.report.ledger.failed_requests import FailedRequests
-    from nbmem.report.ledger.phase_map import PhaseMap
 
 
 def facts_of(

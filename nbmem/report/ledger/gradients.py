@@ -22,7 +22,7 @@ from nbmem.core.session.tensor_names import (
     GRADIENT_OF,
     without_numbers,
 )
-from nbmem.report.ledger.phase_map import NOWHERE
+from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels
-    from nbmem.report.ledger.phase_map import PhaseMap
 
 _PARTS = re.compile(r"(\S+)(?: \([^()]+\))?( \([\d, ]*\) \w+)$")
 

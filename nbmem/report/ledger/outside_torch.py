@@ -14,13 +14,12 @@ import numpy as np
 
 from nbmem.core.session.categories import ACTIVE, PROCESS, Category
 from nbmem.core.session.events import NOT_KNOWN
-from nbmem.core.session.frameworks import Share
+from nbmem.core.session.frameworks import FrameworkReadings, Share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.session import DeviceTrace
 

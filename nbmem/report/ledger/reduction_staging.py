@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import Action
+from nbmem.core.session.events import Action, Events
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Mask
-    from nbmem.core.session.events import Events
 
 NAME = "staging of a reduction"
 SEMAPHORE = 4

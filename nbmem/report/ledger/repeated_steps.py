@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.report.ledger.phase_map import CALLS, NOWHERE
+from nbmem.report.ledger.phase_map import CALLS, NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.report.ledger.phase_map import PhaseMap
 
 
 def find_repeats(

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.report.ledger.phase_map import NOWHERE
+from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.report.ledger.phase_map import PhaseMap
 
 
 def select_outliving_results(  # noqa: PLR0913 - the last one by name

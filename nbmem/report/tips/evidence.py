@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.units import MIB
 from nbmem.report.analysis.cache_releases import had_room, releases_by_user, releases_for_requests
-from nbmem.report.analysis.growth import find_growth, step_ends
-from nbmem.report.analysis.growth_candidates import candidates_at
+from nbmem.report.analysis.growth import Growth, find_growth, step_ends
+from nbmem.report.analysis.growth_candidates import Candidate, candidates_at
 from nbmem.report.analysis.module_passes import Passes
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
 from nbmem.report.tips.weight_names import weight_forms
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.categories import Category
     from nbmem.core.session.events import Stack
-    from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.core.session.session import DeviceTrace, Session
-    from nbmem.report.analysis.growth import Growth
-    from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
     from nbmem.report.model import PhaseRow, Report

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from nbmem.core.units import format_bytes, format_range
 from nbmem.report import savings
-from nbmem.report.model import Finding
+from nbmem.report.model import Command, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nbmem.report.model import Command
     from nbmem.report.tips.evidence import Evidence
 
 HEADINGS = ("What it sees", "What it costs", "Do instead", "When to ignore it")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import ACTIVE, Category
-from nbmem.report.exploration import GONE, PoolHistory
+from nbmem.report.exploration import GONE, Details, Lifetime, PoolHistory
 from nbmem.views.explorer.output import explorer_output
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.arrays import Ints
     from nbmem.core.session.cell_delta import CellDelta
-    from nbmem.report.exploration import Details, Lifetime
     from nbmem.report.model import Report, Timeline
 
 MAX_CHARACTERS = 14_500

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from torch._prims_common import compute_required_storage_length
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.paging.accesses import AccessKind
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.paging.accesses import AccessKind, AccessLog
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 
 if TYPE_CHECKING:
     import torch
 
-    from nbmem.virtual.paging.accesses import AccessLog
-    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import Storages
 
 

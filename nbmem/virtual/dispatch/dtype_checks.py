@@ -11,16 +11,13 @@ from __future__ import annotations
 import re
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.operator_model.value_checks import as_cuda_text, aten_type_name, run_on_cpu
-from nbmem.virtual.tensors.operator_call import facts_of
-
-if TYPE_CHECKING:
-    from nbmem.virtual.tensors.operator_call import OperatorCall
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 
 _CPU_ALONE = frozenset({
     "masked_fill", "abs", "median", "nanmedian", "rrelu", "rrelu_with_noise", "trace", "histc",

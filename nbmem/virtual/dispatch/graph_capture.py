@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import Storages
 
 

@@ -15,13 +15,12 @@ from torch import _C
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.bytecode import raises_here
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.warnings import host_code_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _CUDA = _C.DispatchKeySet(_C.DispatchKey.CUDA)

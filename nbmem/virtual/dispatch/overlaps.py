@@ -18,13 +18,12 @@ import torch
 
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.operator_model.value_checks import run_on_cpu
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import is_dense, is_expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _SEVERAL = (
     "unsupported operation: more than one element of the written-to tensor refers to a single "

@@ -26,7 +26,7 @@ from nbmem.virtual.hardware.oom import EXBIBYTE, TOO_MUCH, oom_message
 from nbmem.virtual.hardware.stream_capture import StreamCapture
 from nbmem.virtual.hardware.stream_timing import StreamTiming
 from nbmem.virtual.hardware.workspaces import Workspaces
-from nbmem.virtual.paging.accesses import AccessKind
+from nbmem.virtual.paging.accesses import AccessKind, AccessLog
 from nbmem.virtual.warnings import limits_of, warn
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.eager_baseline import EagerEstimate
-    from nbmem.virtual.paging.accesses import AccessLog
 
 LAUNCH_QUEUE = 1024
 """Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nbmem.allocator.checkpoints import checkpoint, restore
+from nbmem.allocator.checkpoints import PoolState, RestoreResult, checkpoint, restore
 from nbmem.core.session.events import BlockState
 from nbmem.virtual.frames import level_of_user
 from nbmem.virtual.hardware.deferred_free import defer_interrupt
@@ -20,7 +20,6 @@ from nbmem.virtual.warnings import VALUES
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nbmem.allocator.checkpoints import PoolState, RestoreResult
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 

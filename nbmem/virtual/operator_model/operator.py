@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._prims_common import suggest_memory_format
 
-from nbmem.allocator.torch_rules import rules_for
-from nbmem.virtual.tensors.host.lazy_tensors import HostRule
+from nbmem.allocator.torch_rules import Rules, rules_for
+from nbmem.virtual.tensors.host.lazy_tensors import HostRule, LazyTensors
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbmem.allocator.torch_rules import Rules
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.hardware.cudnn.problem import Kernels
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.operator_model.running_node import RunningNode
-    from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.host.pinned import Pinned
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results, TensorSpec

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import TensorSpec, infer
 from nbmem.virtual.tensors.storages import dataless_result
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 def is_shape_only(executor: Executor, tensor: Any) -> bool:

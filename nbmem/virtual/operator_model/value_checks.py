@@ -15,12 +15,11 @@ from torch import _C
 
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.hardware.forks import BAD_FORK
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _SHORT = {
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",

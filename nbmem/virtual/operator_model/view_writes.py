@@ -27,12 +27,11 @@ from nbmem.virtual.operator_model.autograd_differences import (
     in_backward,
     runs,
 )
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import is_dense
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
     Geometry = tuple[torch.Size, tuple[int, ...]]
 

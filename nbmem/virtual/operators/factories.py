@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from nbmem.virtual.devices import CPU, META
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.operators.copies import is_on
 from nbmem.virtual.tensors.host.lazy_tensors import HostRule
 from nbmem.virtual.tensors.operator_call import OperatorCall
@@ -15,9 +15,6 @@ from nbmem.virtual.tensors.shapes import infer
 from nbmem.virtual.tensors.storages import dataless_result
 from nbmem.virtual.tensors.value_bounds import drawn, fixed
 from nbmem.virtual.tensors.value_rules import ValueRule
-
-if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
 
 aten = torch.ops.aten
 

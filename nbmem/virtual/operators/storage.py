@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

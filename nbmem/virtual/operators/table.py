@@ -39,13 +39,12 @@ from nbmem.virtual.operators.layers import (
 from nbmem.virtual.operators.products import blas, distance, scaled, trilinear
 from nbmem.virtual.operators.sorting import histogram, scan, segments, sort, unique
 from nbmem.virtual.tensors.operator_call import OperatorCall
-from nbmem.virtual.tensors.shapes import as_meta
+from nbmem.virtual.tensors.shapes import Results, as_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nbmem.virtual.tensors.host.lazy_tensors import HostRule
-    from nbmem.virtual.tensors.shapes import Results
     from nbmem.virtual.tensors.value_rules import ValueRule
 
 FAMILIES = (

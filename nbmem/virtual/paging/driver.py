@@ -10,12 +10,7 @@ https://github.com/NVIDIA/open-gpu-kernel-modules/blob/04848d3dab5ed57188e477693
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nbmem.virtual.paging.accesses import PAGE, AccessKind, TransferredBytes, last_step
-
-if TYPE_CHECKING:
-    from nbmem.virtual.paging.accesses import AccessLog
+from nbmem.virtual.paging.accesses import PAGE, AccessKind, AccessLog, TransferredBytes, last_step
 
 
 def paged(touches: AccessLog, room: int, *, by_use: bool = False) -> TransferredBytes:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from nbmem.virtual.paging.accesses import PAGE, AccessKind, TransferredBytes, last_step
+from nbmem.virtual.paging.accesses import PAGE, AccessKind, AccessLog, TransferredBytes, last_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.paging.accesses import AccessLog
 
 Use = tuple[int, int, int, int]
 """A use of a piece of a tensor: an `AccessKind`, the tensor's number, which piece, its bytes."""

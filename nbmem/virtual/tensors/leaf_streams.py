@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nbmem.virtual.hardware.current_stream import CurrentStream
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _needs_gradient: Any = _C.TensorBase.requires_grad.__get__
 _AUTOGRAD = _C.DispatchKey.AutogradFunctionality

@@ -10,13 +10,11 @@ from torch import _C
 
 from nbmem.virtual.devices import CPU, LAZY, META, cpp_device
 from nbmem.virtual.tensors.global_switches import switches
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.unsupported import no_such_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 
 SMALL = 1 << 10

@@ -23,7 +23,7 @@ from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.frames import line_outside
 from nbmem.virtual.tensors.assumptions import EQUALITIES, compared
 from nbmem.virtual.tensors.host.recipes import View
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import dense
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
 from nbmem.virtual.tensors.stand_ins.value_signs import set_sign_and_seed
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
-    from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.storages import CardMemory, Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule
 

@@ -11,11 +11,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.core.units import format_bytes
 from nbmem.report.tips.rule import fmt_range
-from tests.tips.reports.catalogue import read_reports
+from tests.tips.reports.catalogue import Report, read_reports
 from tests.tips.reports.run import BrokenError, judge
 from tests.tips.reports.table import (
     RESULTS,
@@ -24,9 +24,6 @@ from tests.tips.reports.table import (
     write_results,
     write_section,
 )
-
-if TYPE_CHECKING:
-    from tests.tips.reports.catalogue import Report
 
 
 def main() -> int:

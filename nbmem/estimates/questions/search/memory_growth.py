@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.estimate_results import Part
+from nbmem.report.estimate_results import Part, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from nbmem.report.estimate_results import Probe
 
 CURVED = 0.01
 """A line that misses a point by more than this part of the largest peak gets a square term."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
-from nbmem.estimates.runs.probe_run import Request
+from nbmem.estimates.runs.probe_run import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.estimates.questions.search.value_search import Verdict
-    from nbmem.estimates.runs.probe_run import Reply
     from nbmem.report.estimate_results import Probe
     from nbmem.virtual.cards import Card
 

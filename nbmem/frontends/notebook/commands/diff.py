@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle
 
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _STEPS = re.compile(r"step (\d+) (?:step )?(\d+)")
 _WORD = re.compile(r"\"([^\"]*)\"|'([^']*)'|(In ?\[\d+\]|\S+)")

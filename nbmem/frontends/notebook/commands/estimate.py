@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from nbmem.core.arguments import parser_of
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands import estimates as asking
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _USAGE = "%nbmem estimate"
 

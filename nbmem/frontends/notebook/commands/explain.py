@@ -5,14 +5,9 @@ A tip's page has what it sees, what it costs, what to do, and when to ignore it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
-
-if TYPE_CHECKING:
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 
 def _run(_notebook: Notebook, argument: str) -> None:

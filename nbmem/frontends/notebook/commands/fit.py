@@ -11,13 +11,12 @@ from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
 from nbmem.frontends.notebook.commands import estimates as asking
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 
 if TYPE_CHECKING:
     import argparse
 
     from nbmem.estimates.answers import AnyAnswer
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _USAGE = "%%nbmem fit"
 

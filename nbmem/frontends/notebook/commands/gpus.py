@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
-
-if TYPE_CHECKING:
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 
 def _run(_notebook: Notebook, _argument: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import CompletionRequest, MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nbmem.core.arguments import CommandOption
-    from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
 
 WIDTH = 80
 """Width of a terminal, in characters."""

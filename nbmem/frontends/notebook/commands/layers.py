@@ -8,13 +8,12 @@ from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle
 
 if TYPE_CHECKING:
     import argparse
 
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _USAGE = "%nbmem layers"
 

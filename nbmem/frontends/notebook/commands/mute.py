@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from nbmem.core.arguments import parser_of
 from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     import argparse
-
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from nbmem.core.arguments import add_max_size, parser_of
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand, file_name
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook, file_name
 from nbmem.frontends.notebook.display import show, show_bundle
 
 if TYPE_CHECKING:
     import argparse
-
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nbmem.core.arguments import add_device, parser_of
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import require_report, show
-
-if TYPE_CHECKING:
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 _PARSER = parser_of("%nbmem report", add_device)
 

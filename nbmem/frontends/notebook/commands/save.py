@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from nbmem.core.arguments import add_private, parser_of
 from nbmem.core.errors import NotWrittenError, UsageError
 from nbmem.frontends.notebook.commands import completions
-from nbmem.frontends.notebook.commands.base import MagicCommand, file_name
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook, file_name
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     import argparse
-
-    from nbmem.frontends.notebook.commands.base import Notebook
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

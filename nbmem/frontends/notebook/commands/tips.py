@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.arguments import parser_of
 from nbmem.core.units import format_bytes
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import MagicCommand, Notebook
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nbmem.core.freed_memory import Freed
-    from nbmem.frontends.notebook.commands.base import Notebook
     from nbmem.report.model import Finding, Report
 
 NOTHING = "No tips: nothing in this recording would bring memory back."

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.frontends.notebook.commands import estimates as asking
-from nbmem.frontends.notebook.commands.base import MagicCommand
+from nbmem.frontends.notebook.commands.base import CompletionRequest, MagicCommand, Notebook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nbmem.frontends.notebook.commands.base import CompletionRequest, Notebook
     from nbmem.report.model import Finding
 
 

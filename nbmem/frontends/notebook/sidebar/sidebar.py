@@ -17,7 +17,7 @@ from nbmem.frontends.notebook.engines import ranks_folders
 from nbmem.frontends.notebook.sidebar.comms import Comms, run_between_cells
 from nbmem.frontends.notebook.sidebar.output import CellOutput, can_replace_output
 from nbmem.frontends.sidebar.hub import Hub
-from nbmem.frontends.sidebar.messages import Cell
+from nbmem.frontends.sidebar.messages import Cell, Sample
 from nbmem.frontends.sidebar.request_handler import RequestHandler
 from nbmem.views.markup import element
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nbmem.frontends.notebook.commands.base import Notebook
     from nbmem.frontends.notebook.options import CellOptions
     from nbmem.frontends.sidebar.hub_state import HubState
-    from nbmem.frontends.sidebar.messages import Sample
     from nbmem.report.model import Command
 
 INTERVAL_S = 0.5

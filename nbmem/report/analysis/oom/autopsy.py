@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NbmemError
-from nbmem.core.runtime.fault_isolation import UNGUARDED
+from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind, roots
 from nbmem.core.units import format_bytes
@@ -22,21 +22,18 @@ from nbmem.report.analysis.oom.failed_request import (
     free_pieces,
     layout,
 )
-from nbmem.report.analysis.oom.live_groups import groups
+from nbmem.report.analysis.oom.live_groups import AllocationGroup, groups
 from nbmem.report.analysis.oom.program_changes.smaller_weights import too_large_note
 from nbmem.report.analysis.oom.program_changes.trained_weights import too_much_trained_note
 from nbmem.report.analysis.oom.remedies import remedies
 from nbmem.report.analysis.source_lines import users_line, users_stack
-from nbmem.report.model import Command, OomReport
+from nbmem.report.model import Command, Finding, Moment, OomReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbmem.core.runtime.fault_isolation import Faults
-    from nbmem.report.analysis.oom.live_groups import AllocationGroup
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
-    from nbmem.report.model import Finding, Moment
 
 LARGEST = 5
 MAX_FAILED_REQUESTS = 20

@@ -10,14 +10,13 @@ import numpy as np
 from nbmem.allocator.recordings.undo_events import tiled, undo_with_notes
 from nbmem.allocator.rounding import LARGE_STEP, SMALL_LIMIT, segment_bytes
 from nbmem.core.session.events import GIVES_BACK, BlockState, Layout
-from nbmem.core.session.oom import is_oom_text, read_message
+from nbmem.core.session.oom import Refusal, is_oom_text, read_message
 from nbmem.core.units import GIB
 from nbmem.report.analysis.what_if import recorded_settings
 
 if TYPE_CHECKING:
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.core.session.oom import Refusal
     from nbmem.report.ledger.card_ledger import CardLedger
 
 _ROUNDED = 0.005

@@ -12,9 +12,9 @@ from nbmem.core.session.tensor_names import LOCAL, is_graph_name
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
-from nbmem.report.analysis.oom.continuations.continuation import LIVE
+from nbmem.report.analysis.oom.continuations.continuation import LIVE, Continuation, FutureBlock
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
-from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK
+from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGroup
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from nbmem.core.arrays import Ints
-    from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.failed_request import FailedRequest
-    from nbmem.report.analysis.oom.live_groups import AllocationGroup
 
     Attempts = Iterator[tuple[Finding, Outcome | None]]
 

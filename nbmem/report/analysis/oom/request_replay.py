@@ -14,15 +14,13 @@ from nbmem.allocator.caching import CachingAllocator
 from nbmem.allocator.driver import SimulatedDriver
 from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.recordings.restore import restore
-from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
-from nbmem.report.analysis.oom.failed_request import layout
+from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, Continuation
+from nbmem.report.analysis.oom.failed_request import FailedRequest, layout
 from nbmem.report.analysis.what_if import begin_replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nbmem.report.analysis.oom.continuations.continuation import Continuation
-    from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.replay_variants import AllocatorReplay
 
 MAX_EVENTS = 200_000

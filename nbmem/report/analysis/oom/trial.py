@@ -17,7 +17,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 from nbmem.report.analysis.oom.continuations.estimated_step import estimated_step
 from nbmem.report.analysis.oom.continuations.repeated_loop import repeated_loop
 from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
-from nbmem.report.analysis.oom.request_replay import FailureReplay, replay_from_layout
+from nbmem.report.analysis.oom.request_replay import FailureReplay, ReplayEnd, replay_from_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nbmem.core.session.categories import Category
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.live_groups import AllocationGroup
-    from nbmem.report.analysis.oom.request_replay import ReplayEnd
     from nbmem.report.model import Finding
 
 LONG = 1_000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.holders import HolderKind, roots_of
+from nbmem.core.session.holders import HeldStorage, HolderKind, roots_of
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import (
     framework_finding,
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.events import Stack
     from nbmem.core.session.frameworks import Share
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.oom import OomMessage, Refusal
 
 TRACE_IT = (

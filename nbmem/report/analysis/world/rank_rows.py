@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.files.rank_journal import Journal
+from nbmem.core.files.rank_journal import CardState, Entry, Journal
 from nbmem.core.session.cards import fullest
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_numbers, without_shape
 from nbmem.report.analysis.moments import phase_at
 from nbmem.report.analysis.report_builder import card_ledger_of
 from nbmem.report.analysis.timeline import timeline
-from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
+from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, State
 
 if TYPE_CHECKING:
     from nbmem.core.files.rank_folder import RankFile
-    from nbmem.core.files.rank_journal import CardState, Entry
     from nbmem.core.session.session import Session
-    from nbmem.report.analysis.world.world_report import State
     from nbmem.report.ledger.card_ledger import CardLedger
 
 BINS = 80

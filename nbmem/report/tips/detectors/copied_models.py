@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.ledger.reference_models import reference_models
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.9

@@ -10,12 +10,11 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import STEP
-from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.analysis.allocation_lines import UserLine, allocation_lines
 from nbmem.report.ledger.observations import rows_at
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
-    from nbmem.report.analysis.allocation_lines import UserLine
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST = 4

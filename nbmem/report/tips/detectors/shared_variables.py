@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nbmem.core.session.holders import HeldStorage, Holder
 
 SMALL = 0.05
 """Part of the largest variable's bytes from which an alias is named."""

@@ -13,7 +13,7 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import without_shape
 from nbmem.core.session.variable_paths import parse_path
-from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.analysis.allocation_lines import AllocationLine, allocation_lines
 from nbmem.report.analysis.source_lines import name_of
 from nbmem.report.ledger.observations import rows_at
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.report.analysis.allocation_lines import AllocationLine
     from nbmem.report.tips.evidence import Evidence
 
     Variable = tuple[str, str]

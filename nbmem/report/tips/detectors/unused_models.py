@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import STEP
 from nbmem.report.tips.purpose_names import marks_intended_copy
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage, Holder
     from nbmem.report.tips.evidence import Evidence
 
 SUCCESSOR = 0.02

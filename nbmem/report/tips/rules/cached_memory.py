@@ -27,13 +27,12 @@ import numpy as np
 
 from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.what_if import try_emptying, try_settings
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 1 / 3

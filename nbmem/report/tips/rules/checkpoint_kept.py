@@ -26,7 +26,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import with_slashes
 from nbmem.report.analysis.allocation_lines import allocation_place
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.detectors.shared_variables import shared_tensors
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, exact, fmt
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.events import Stack
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.8

@@ -22,7 +22,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.tips.detectors.loaded_copies import copies_of_weights
-from nbmem.report.tips.detectors.shared_variables import named_variable
+from nbmem.report.tips.detectors.shared_variables import Variable, named_variable
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Rule, exact, fmt
 from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
-    from nbmem.report.tips.detectors.shared_variables import Variable
     from nbmem.report.tips.evidence import Evidence
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.block_activations import block_activations
+from nbmem.report.analysis.block_activations import BlockActivations, block_activations
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
 from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nbmem.core.arrays import Ints
-    from nbmem.report.analysis.block_activations import BlockActivations
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import BlockState
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 

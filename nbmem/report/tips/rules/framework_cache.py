@@ -19,13 +19,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.framework_advice import GIVES_BACK
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.1

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.analysis.fsdp_gathers import Move, allocated_with, find_gathers
+from nbmem.report.analysis.fsdp_gathers import Gather, Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import blocks_of
 from nbmem.report.tips.rule import Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.fsdp_gathers import Gather
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

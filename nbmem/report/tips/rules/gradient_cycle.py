@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.report.analysis.allocation_lines import allocation_place
 from nbmem.report.tips.rule import Rule, exact, fmt
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

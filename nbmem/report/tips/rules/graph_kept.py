@@ -20,10 +20,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
-from nbmem.report.analysis.graph_holders import join_by_graph
-from nbmem.report.analysis.growth_candidates import common_place, merge_by_root, with_parts
+from nbmem.report.analysis.graph_holders import GraphHolders, join_by_graph
+from nbmem.report.analysis.growth_candidates import (
+    Candidate,
+    common_place,
+    merge_by_root,
+    with_parts,
+)
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.tips.rule import Rule, exact, fmt
 
@@ -31,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.analysis.graph_holders import GraphHolders
-    from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

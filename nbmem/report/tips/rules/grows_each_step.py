@@ -27,23 +27,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.tips.detectors.filled_results import filled_results
 from nbmem.report.tips.detectors.left_hooks import left_hooks
-from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES
+from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES, Evidence
 from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.model import Finding
-    from nbmem.report.tips.evidence import Evidence
 
 KEEPERS = (HolderKind.NAME, HolderKind.CLOSURE, HolderKind.GENERATOR, HolderKind.MODULE)
 """Kinds of holders that may retain what grows; a running loop has it in a local and frees it at its

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.events import Action
+from nbmem.core.session.events import Action, Stack
 from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.core.session.events import Stack
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
@@ -33,7 +33,6 @@ from nbmem.report.tips.rule import Rule, estimated, exact, fmt, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.core.session.holders import HeldStorage
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 

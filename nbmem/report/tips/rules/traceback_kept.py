@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.core.session.holders import RUN_BEFORE, HolderKind
+from nbmem.core.session.holders import RUN_BEFORE, HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.rule import Rule, exact, fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 

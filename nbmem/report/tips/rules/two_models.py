@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.holders import HolderKind
+from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.model import Command
+from nbmem.report.model import Command, Finding
 from nbmem.report.tips.detectors.copied_models import built_again, copies
 from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
@@ -51,8 +51,6 @@ from nbmem.report.tips.rule import Rule, exact, fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.9

@@ -15,11 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from nbmem.virtual.hardware.cudnn.problem import Answer
+from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.hardware.cudnn.problem import Problem
 
 _LIBRARY = "cudnn/lib/libcudnn.so.9"
 PATIENCE_S = 120

@@ -9,12 +9,11 @@ import ctypes
 import json
 from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual.hardware.cudnn.problem import Tiling
+from nbmem.virtual.hardware.cudnn.problem import Problem, Tiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nbmem.virtual.hardware.cudnn.problem import Problem
 
 LEAST_VERSION = 90800
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}

@@ -21,13 +21,12 @@ import torch
 from nbmem.virtual import rank_messages
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.operator_model.communication_log import record_collective
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

@@ -6,11 +6,11 @@ any input. The shape rules here return CUDA's formats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.operators.convolution import cudnn_kernels, without_cudnn
 from nbmem.virtual.operators.convolution.layout import (
     format_of_call,
@@ -21,11 +21,7 @@ from nbmem.virtual.operators.convolution.layout import (
     strides,
 )
 from nbmem.virtual.tensors.operator_call import OperatorCall
-from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
-
-if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
-    from nbmem.virtual.tensors.shapes import TensorSpec
+from nbmem.virtual.tensors.shapes import Results, TensorSpec, as_meta, infer, one, spec_of
 
 aten = torch.ops.aten
 

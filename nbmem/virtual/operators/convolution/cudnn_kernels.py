@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.hardware.cudnn.problem import FOR_INPUT, FOR_WEIGHT, FORWARD, Kernels, Problem
-from nbmem.virtual.operator_model.operator import DNN, convolve, drop, out, temporary
+from nbmem.virtual.operator_model.operator import DNN, Launch, Step, convolve, drop, out, temporary
 from nbmem.virtual.operators.convolution import without_cudnn, workspace
 from nbmem.virtual.operators.convolution.layout import (
     format_of_call,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import CudnnClient
-    from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.shapes import TensorSpec
 
 

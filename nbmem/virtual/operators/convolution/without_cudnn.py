@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbmem.virtual.operator_model.operator import drop, out, temporary
+from nbmem.virtual.operator_model.operator import Launch, Step, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _AXES = ("depth", "height", "width")

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operator_model.operator import Operator
-from nbmem.virtual.tensors.shapes import dense, infer, like, one
+from nbmem.virtual.tensors.shapes import Results, dense, infer, like, one
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import ShapeRule
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.shapes import Results
 
 
 def strides_from(*names: str) -> ShapeRule:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
+from nbmem.virtual.operator_model.operator import Launch, Operator, Step, drop, out, temporary
 from nbmem.virtual.operators.fft import half_fft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 MOST_DIMS = 3

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import LONG, drop, out, outs, temporary
+from nbmem.virtual.operator_model.operator import LONG, Launch, Step, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.sorting import cub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
 
 _MASKS = (torch.bool, torch.uint8)
 

@@ -5,23 +5,20 @@ How many elements a mask selects is exact where its values are known, else a bou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import _C
 
 from nbmem.virtual.devices import LAZY, is_virtual
 from nbmem.virtual.operator_model.autograd_differences import in_backward, runs
-from nbmem.virtual.operator_model.operator import Launch, MemoryPlan
+from nbmem.virtual.operator_model.operator import Executor, Launch, MemoryPlan
 from nbmem.virtual.operators.index import index_kernels
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta, infer, one, spec_of
 from nbmem.virtual.tensors.value_bounds import most_of
 from nbmem.virtual.tensors.values import worth_following
 from nbmem.virtual.warnings import MASKED_SELECT, NONZERO
-
-if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
 
 aten = torch.ops.aten
 

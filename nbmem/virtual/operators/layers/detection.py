@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.tensors.shapes import one
 from nbmem.virtual.warnings import NMS
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

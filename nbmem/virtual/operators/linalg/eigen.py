@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import drop, out, temporary
+from nbmem.virtual.operator_model.operator import Executor, Launch, Step, drop, out, temporary
 from nbmem.virtual.operators.linalg.pseudo import needs_gradient
 from nbmem.virtual.operators.linalg.solving import INT, error_check, matrices, nbytes
 from nbmem.virtual.operators.reduce import staging
@@ -20,7 +20,6 @@ from nbmem.virtual.operators.reduce import staging
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import drop, out, outs, temporary
+from nbmem.virtual.operator_model.operator import Launch, Step, drop, out, outs, temporary
 from nbmem.virtual.operators.linalg.solving import (
     INT,
     LONG,
@@ -25,7 +25,6 @@ from nbmem.virtual.operators.linalg.solving import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
 
 aten = torch.ops.aten
 

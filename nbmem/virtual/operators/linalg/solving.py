@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import drop, out, outs, temporary
+from nbmem.virtual.operator_model.operator import Launch, Step, drop, out, outs, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
 
 aten = torch.ops.aten
 INT, LONG, POINTER = 4, 8, 8

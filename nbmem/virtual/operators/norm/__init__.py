@@ -11,12 +11,10 @@ from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.norm import norm_kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
 from nbmem.virtual.tensors.operator_call import OperatorCall
-from nbmem.virtual.tensors.shapes import infer, like, several
+from nbmem.virtual.tensors.shapes import Results, infer, like, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nbmem.virtual.tensors.shapes import Results
 
 
 def _check_weight(call: OperatorCall) -> None:

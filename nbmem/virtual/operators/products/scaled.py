@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbmem.virtual.operator_model.operator import BLAS, Operator, drop, out, temporary
-from nbmem.virtual.tensors.shapes import infer, one
+from nbmem.virtual.operator_model.operator import BLAS, Launch, Operator, Step, drop, out, temporary
+from nbmem.virtual.tensors.shapes import Results, infer, one
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.shapes import Results
 
 HOPPER, BLACKWELL = (9, 0), (10, 0)
 SMALL = 128

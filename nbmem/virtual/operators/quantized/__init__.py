@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual.operators.quantized import constructors, integer_kernels, simulated
-from nbmem.virtual.tensors.operator_call import facts_of
+from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.quantized import is_quantized
 from nbmem.virtual.tensors.unsupported import no_quantized_rule
 
 if TYPE_CHECKING:
     from nbmem.virtual.operator_model.operator import Executor
-    from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _HANDLERS = dict(integer_kernels.handlers())
 OPERATORS = (*simulated.OPERATORS, *constructors.OPERATORS)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from nbmem.virtual.operator_model.operator import Operator
-from nbmem.virtual.tensors.shapes import several
+from nbmem.virtual.tensors.shapes import Results, several
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.operator_call import OperatorCall
-    from nbmem.virtual.tensors.shapes import Results
 
 
 def fake_quantized(call: OperatorCall) -> Results:

@@ -9,14 +9,13 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.operator_model.value_checks import aten_type_name
 from nbmem.virtual.operators.recurrent import cells, rnn_kernels
 from nbmem.virtual.operators.recurrent.layers import MODES, layer
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

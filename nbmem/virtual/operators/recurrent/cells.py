@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import out
+from nbmem.virtual.operator_model.operator import Executor, Launch, Step, out
 from nbmem.virtual.tensors.shapes import Results, several, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import HALVES, drop, out, temporary
+from nbmem.virtual.operator_model.operator import HALVES, Launch, Step, drop, out, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nbmem.virtual.cards import Card
-    from nbmem.virtual.operator_model.operator import Launch, Step
 
 MAX_THREADS = 512
 WARP = 32

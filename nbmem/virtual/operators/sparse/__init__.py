@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import Operator
+from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.operators.sparse import (
     compressed,
     conversions,
@@ -27,7 +27,6 @@ from nbmem.virtual.tensors.sparse import COO, LAYOUTS, is_sparse
 from nbmem.virtual.tensors.unsupported import no_sparse_rule
 
 if TYPE_CHECKING:
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _OF_COO = {

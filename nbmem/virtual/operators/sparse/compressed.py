@@ -13,7 +13,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import is_virtual
-from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG, Executor
 from nbmem.virtual.operators.sparse import masking
 from nbmem.virtual.operators.sparse.layout_conversions import (
     CSC,
@@ -38,7 +38,6 @@ from nbmem.virtual.tensors.sparse import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG, Executor
 from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_places
 from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse, parts_of, set_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

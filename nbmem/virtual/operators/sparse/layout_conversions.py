@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbmem.virtual import current_machine
-from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG, Executor
 from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.operators.sparse.parts import coalesced, scratch
 from nbmem.virtual.tensors.sparse import Compressed, compressed, is_sparse, parts_of
@@ -19,7 +19,6 @@ from nbmem.virtual.tensors.sparse import Compressed, compressed, is_sparse, part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 CSR, CSC = torch.sparse_csr, torch.sparse_csc

@@ -8,7 +8,7 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, is_virtual
-from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG, Executor
 from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.tensors.sparse import Coo, alias, coo, parts_of, set_parts
 from nbmem.virtual.warnings import COALESCE
@@ -16,7 +16,6 @@ from nbmem.virtual.warnings import COALESCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.operator_model.operator import LONG
+from nbmem.virtual.operator_model.operator import LONG, Executor
 from nbmem.virtual.operators.sorting import cub
 from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_places
 from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
@@ -18,7 +18,6 @@ from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

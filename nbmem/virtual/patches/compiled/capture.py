@@ -22,14 +22,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nbmem.virtual.devices import CPU, CUDA
 from nbmem.virtual.operators.convolution.layout import layout
-from nbmem.virtual.patches.patcher import Patch
+from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.patches.patcher import Patches
 
 _KEPT = frozenset(
     {"Stream", "Event", "Generator", "_use_cudnn_rnn_flatten_weight", "clear_autocast_cache"}

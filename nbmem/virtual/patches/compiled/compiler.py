@@ -32,13 +32,12 @@ from nbmem.virtual.patches.compiled.graph_trees import GraphTrees, missing_attri
 from nbmem.virtual.patches.compiled.inductor_planner import InductorPlanner
 from nbmem.virtual.patches.compiled.stack_size import with_large_stack
 from nbmem.virtual.patches.eager_baseline.follower import Follower
-from nbmem.virtual.patches.patcher import Patch, patches_of
+from nbmem.virtual.patches.patcher import Patch, Patches, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.patches.patcher import Patches
 
 T = TypeVar("T")
 PLANNED = hasattr(torch._C, "_conv_determine_backend_memory_format") and (

@@ -18,7 +18,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from nbmem.virtual.patches.patcher import Patch, patches_of
-from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor
+from nbmem.virtual.tensors.storages import DataKernels, Storages, dataless_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nbmem.allocator.checkpoints import PoolState
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.tensors.storages import Storages
 
 _TREES = "torch._inductor.cudagraph_trees"
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _C
 
-from nbmem.virtual.hardware.graphs import VirtualGraph
+from nbmem.virtual.hardware.graphs import PoolId, VirtualGraph
 from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
-    from nbmem.virtual.hardware.graphs import PoolId
     from nbmem.virtual.hardware.machine import Machine
 
 CUDNN = 91900

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbmem.virtual.hardware.graphs import VirtualGraph, VirtualMemPool, pool_handle
+from nbmem.virtual.hardware.graphs import Pools, VirtualGraph, VirtualMemPool, pool_handle
 from nbmem.virtual.hardware.streams import VirtualEvent, VirtualExternalStream, VirtualStream
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
 
 if TYPE_CHECKING:
-    from nbmem.virtual.hardware.graphs import Pools
     from nbmem.virtual.hardware.machine import Machine
 
 

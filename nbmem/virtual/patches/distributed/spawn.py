@@ -22,14 +22,13 @@ from nbmem.virtual import rank_messages
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.hardware.streams import ONE_PROCESS
 from nbmem.virtual.patches.patcher import Patch, Patches
-from nbmem.virtual.virtual_worlds import environment
+from nbmem.virtual.virtual_worlds import VirtualWorld, environment
 from nbmem.virtual.warnings import SPAWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.virtual.hardware.machine import Machine
-    from nbmem.virtual.virtual_worlds import VirtualWorld
 
 
 class RankState:

@@ -35,7 +35,7 @@ from nbmem.virtual.devices import CPU, is_virtual
 from nbmem.virtual.hardware.eager_baseline import PeakBytes, PeakTracker
 from nbmem.virtual.hardware.gpu import VirtualGPU
 from nbmem.virtual.patches.eager_baseline.variable_lifetimes import kept_until
-from nbmem.virtual.tensors.shapes import spec_of
+from nbmem.virtual.tensors.shapes import TensorSpec, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.patches.patcher import Patches
-    from nbmem.virtual.tensors.shapes import TensorSpec
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+), in ')
 _LERP = "_foreach_lerp_"

@@ -19,11 +19,10 @@ import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU
-from nbmem.virtual.tensors.host.recipes import Recipe
+from nbmem.virtual.tensors.host.recipes import Recipe, View
 from nbmem.virtual.tensors.shapes import dense
 
 if TYPE_CHECKING:
-    from nbmem.virtual.tensors.host.recipes import View
     from nbmem.virtual.tensors.stand_ins.sign_and_seed import SignAndSeed
     from nbmem.virtual.tensors.storages import CardMemory
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.allocator.rounding import MIN_BLOCK
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.library_calls import library_model
-from nbmem.report.analysis.oom.trial import Outcome
+from nbmem.report.analysis.oom.trial import Outcome, Trial
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.model import Finding
 from nbmem.report.savings import exact
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.oom.failed_request import FailedRequest
-    from nbmem.report.analysis.oom.trial import Trial
 
 DOMINANT = 0.5
 """Part of the allocated bytes that the moved model has at least."""

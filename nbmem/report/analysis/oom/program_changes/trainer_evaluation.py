@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.oom.trial import Outcome, kept_elsewhere
+from nbmem.report.analysis.oom.trial import Outcome, Trial, kept_elsewhere
 from nbmem.report.model import Finding
 from nbmem.report.savings import exact, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.analysis.oom.trial import Trial
 
 _FILE = ("transformers", "trainer.py")
 _FUNCTION = "evaluation_loop"
