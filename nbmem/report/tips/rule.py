@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from nbmem.report.tips.evidence import Evidence
 
+Findings = Iterator[Finding]
 HEADINGS = ("What it sees", "What it costs", "Do instead", "When to ignore it")
 
 

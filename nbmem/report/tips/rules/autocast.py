@@ -22,12 +22,9 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.what_if import try_settings
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 1 / 3
@@ -36,7 +33,7 @@ LEAST_PART = 0.4
 AMPERE = (8, 0)
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Replay with half the bytes of activations and their gradients."""
     model = e.model()
     if model is None or any(c["autocast"] for c in e.calls) or e.trains is False:

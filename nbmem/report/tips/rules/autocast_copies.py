@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.tensor_names import AUTOCAST_COPY
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find autocast's copies of weights at the peak of an inference."""
     if e.trains or any(call["grad"] for call in e.calls):
         return  # a step needs the weights in float32

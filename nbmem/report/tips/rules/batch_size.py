@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import batch_size_code
-from nbmem.report.tips.rule import Rule, estimated, fmt
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FIXED = (
@@ -41,7 +38,7 @@ SAFE = 0.95
 """Part of the room that a proposal uses: the next batch may be slightly different."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Propose a larger batch if all tips are requested."""
     if e.ran_out or not (e.everything and e.card_known):
         return

@@ -27,12 +27,10 @@ import numpy as np
 
 from nbmem.core.session.events import TAKES
 from nbmem.report.analysis.what_if import try_emptying, try_settings
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 1 / 3
@@ -48,7 +46,7 @@ IDLE = 0.12
 their first step (workspaces that cuDNN tried), so growth in a loop does not count."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find cached memory that lay idle while torch took more.
 
     If all tips are requested: whatever empty_cache() would release.

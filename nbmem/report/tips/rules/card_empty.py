@@ -17,17 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.program_names import batch_size_code
-from nbmem.report.tips.rule import Rule, estimated, fmt
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt
 from nbmem.report.tips.rules.batch_size import EMPTY, largest_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find how far the batch can grow on an almost empty card."""
     full, room = e.fullest, largest_batch(e)
     if not e.card_known or room is None or full.used >= EMPTY * full.total_bytes:

@@ -26,10 +26,10 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import with_slashes
 from nbmem.report.analysis.allocation_lines import allocation_place
-from nbmem.report.model import Command, Finding
+from nbmem.report.model import Command
 from nbmem.report.tips.detectors.shared_variables import shared_tensors
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 from nbmem.report.tips.weight_names import (
     OWNED,
     WeightNames,
@@ -49,7 +49,7 @@ ALIKE = 0.8
 _TOGETHER = re.compile(r"^(.*)\.\* of (\d+) tensors$")
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find dictionaries that look like the model's weights.
 
     If there are none, use what torch.load made.
@@ -60,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         yield from _by_stacks(e)
 
 
-def _named(e: Evidence) -> Iterator[Finding]:
+def _named(e: Evidence) -> Findings:
     weights = WeightNames(e.weight_forms if e.held else {})
 
     def has_weight_form(held: HeldStorage) -> bool:
@@ -128,7 +128,7 @@ def _joined(e: Evidence, mine: list[HeldStorage]) -> Iterator[HeldStorage]:
                 yield from of_module.pop(inner)
 
 
-def _by_stacks(e: Evidence) -> Iterator[Finding]:
+def _by_stacks(e: Evidence) -> Findings:
     """Find what torch.load made, beside an older set of the same sizes.
 
     Rows that became a weight, a buffer or optimizer state do not count.

@@ -24,7 +24,7 @@ from nbmem.core.session.categories import Category
 from nbmem.report.tips.detectors.loaded_copies import copies_of_weights
 from nbmem.report.tips.detectors.shared_variables import Variable, named_variable
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 from nbmem.report.tips.rules.checkpoint_kept import by_torch_load, line_of_load
 from nbmem.report.tips.weight_names import (
     OWNED,
@@ -34,14 +34,11 @@ from nbmem.report.tips.weight_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find what torch.load made and that was freed later.
 
     It is reported if it made the peak, if memory is short, or if all tips are requested.

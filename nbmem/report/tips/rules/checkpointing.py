@@ -25,10 +25,10 @@ from nbmem.core.session.categories import Category
 from nbmem.report.analysis.block_activations import BlockActivations, block_activations
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
@@ -41,7 +41,7 @@ FEWEST = 3
 """Number of blocks below which nothing repeats."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the blocks that keep most, by names, or else by what repeats."""
     model = e.model()
     forward = e.phases("forward")
@@ -87,7 +87,7 @@ def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None
     )
 
 
-def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Iterator[Finding]:
+def _of_repeated(e: Evidence, model: Mapping[str, Any], kept: int) -> Findings:
     """Yield the tip for blocks whose kept bytes repeat in the events."""
     sizes = _kept_sizes(e)
     best = None

@@ -17,16 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.ledger.cudnn_benchmark import find_cudnn_searches
-from nbmem.report.tips.rule import Rule, estimated, fmt
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compute the peak without the searches of cuDNN's benchmark."""
     a, card_ledger = e.card_ledger.allocations, e.card_ledger
     rows = find_cudnn_searches(a, e.session, card_ledger.device)

@@ -18,19 +18,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.ledger.card_ledger import CardLedger
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.2
 """Part of the first card's peak that the difference must have."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compare the peaks of the cards that one process uses."""
     wrappers = [m for m in e.modules if m["class"] == "DataParallel" and m.get("called")]
     others = [i for i in range(len(e.session.devices)) if i != e.card_ledger.device]

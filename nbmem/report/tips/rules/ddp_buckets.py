@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import code_name
-from nbmem.report.tips.rule import Rule, estimated, fmt
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find DDP modules whose buckets are as large as the gradients."""
     for module in e.modules:
         if module.get("gradient_as_bucket_view") is not False or not module.get("called"):

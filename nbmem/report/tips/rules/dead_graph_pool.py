@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import BlockState
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find what empty_cache() would give back of unused private pools."""
     segments, blocks = e.trace.end.segments, e.trace.end.blocks
     dead = (segments.pool != 0) & ~np.isin(segments.pool, e.trace.kept_pools)

@@ -23,16 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.report.analysis.eager_attention import eager_attention
-from nbmem.report.tips.rule import Rule, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compare the peak with that without the matrices."""
     found = eager_attention(e.card_ledger)
     if found is None:

@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING
 from nbmem.report.analysis.optimizer_state import state_sizes
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import try_more
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find optimizers that have gradients and never stepped."""
     if not e.phases("backward"):
         return

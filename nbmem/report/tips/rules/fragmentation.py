@@ -31,13 +31,12 @@ from nbmem.report.analysis.what_if import (
     try_settings,
     with_conf,
 )
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.report.analysis.replay_variants import ReplayOutcome
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 GAIN = 0.05
@@ -53,7 +52,7 @@ SPLIT_SIZES = (64, 256)
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find a reason, try all remedies on the events, and report the best."""
     reason = _reason(e)
     if reason is None:

@@ -19,19 +19,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.framework_advice import GIVES_BACK
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_CARD = 0.1
 """Part of a card with room that must be unused."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find unused memory at the end in pools that can give it back."""
     for share in e.report.ledger_at_end.owners:
         if share.name in GIVES_BACK and e.matters(share.cached, OF_THE_CARD):

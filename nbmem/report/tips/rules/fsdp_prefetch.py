@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.fsdp_gathers import Gather, Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find blocks that FSDP gathers too early for backward.
 
     Those that come two ahead, or else the next ones.

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.fsdp_gathers import Gather, Move, allocated_with, find_gathers
 from nbmem.report.analysis.program_names import blocks_of
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the unit that every pass frees and gathers again."""
     passes = list(_passes(e))
     units = {

@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import code_name
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LARGE = 0.5
@@ -35,7 +32,7 @@ AT_A_TIME = 4
 """Blocks that are whole at one moment: the current and the next one, and two to be reduced."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find an FSDP unit that has more than half of a model."""
     for module in e.modules:
         units = module.get("fsdp_units") or [0]

@@ -24,13 +24,10 @@ from nbmem.core.session.tensor_names import ALL_GATHER, DTENSOR
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
 from nbmem.report.analysis.program_names import code_name, largest_fsdp_module
 from nbmem.report.ledger.observations import rows_at
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
@@ -38,7 +35,7 @@ SHARE = 0.5
 _STEPS = ("forward", "backward", "optimizer", "inference")
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find whole tensors that were gathered between the steps.
 
     The saving is the fall of the peak if each goes to the host at once.

@@ -24,17 +24,14 @@ import numpy as np
 
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.report.analysis.allocation_lines import allocation_place
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find tensors that only gradients with a graph keep.
 
     First those of dead models, then the graphs of earlier passes that live models' gradients keep.
@@ -74,7 +71,7 @@ def _made(e: Evidence, held: list[HeldStorage]) -> str:
     return f" (most of it made at {sizes.most_common(1)[0][0]})" if sizes else ""
 
 
-def _finding(e: Evidence, freed: int, what: str, evidence: str) -> Iterator[Finding]:
+def _finding(e: Evidence, freed: int, what: str, evidence: str) -> Findings:
     if e.worth(freed):
         yield RULE.finding(
             title="`p.grad = None` behind each `backward(create_graph=True)`: "

@@ -22,13 +22,10 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import zero_grad_code
 from nbmem.report.analysis.what_if import try_freeing
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints, Mask
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.04
@@ -37,7 +34,7 @@ OF_THE_CARD = 0.01
 """Least part of the card for a tip: less is not worth a search."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find gradients at the peak made before the last optimizer step."""
     card_ledger = e.card_ledger
     top = card_ledger.peak(0, card_ledger.events)

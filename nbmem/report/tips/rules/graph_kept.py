@@ -30,11 +30,9 @@ from nbmem.report.analysis.growth_candidates import (
     with_parts,
 )
 from nbmem.report.analysis.program_names import is_expression, items_of
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
@@ -45,7 +43,7 @@ MANY, PART = 16, 0.1
 """Passes that count although each keeps little: those of a tenth of the largest one, or more."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find what graphs of several passes keep at the end, and their holders."""
     graphs = [one for one in e.candidates if one.by_graph and one.root is not None]
     found = [one for one in merge_by_root(graphs) if _passes(e, one.rows) >= FEWEST]

@@ -21,13 +21,12 @@ import numpy as np
 
 from nbmem.core.session.events import NOT_KNOWN
 from nbmem.report.analysis.iterations import MIN_ITERATIONS
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FACTOR = 2
@@ -55,7 +54,7 @@ class _Calls(NamedTuple):
     taken: Ints
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the model whose calls rise to the peak."""
     found = [(_saved(e, calls), calls) for calls in _called(e) if _is_growing(e, calls)]
     if not found:

@@ -34,11 +34,9 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.tips.detectors.filled_results import filled_results
 from nbmem.report.tips.detectors.left_hooks import left_hooks
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES, Evidence
-from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.analysis.growth import Growth
     from nbmem.report.model import Finding
@@ -50,7 +48,7 @@ LATER, OF_THE_CARD = 1_000, 0.1
 """Number of steps after which even a small growth fills this part of the card."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find what grows from step to step, by its holder."""
     for growth in e.growing:
         if len(growth.rows) and not _is_loaded_data(growth) and not _is_in_traceback(e, growth):
@@ -139,7 +137,7 @@ def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) ->
     )
 
 
-def _of_hooks(e: Evidence) -> Iterator[Finding]:
+def _of_hooks(e: Evidence) -> Findings:
     """Find hooks that were registered again and again, and not removed."""
     for left in left_hooks(e):
         held, told = e.freed_bytes(left.storages), {one.root for one in e.growing}
@@ -153,7 +151,7 @@ def _of_hooks(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _filled(e: Evidence) -> Iterator[Finding]:
+def _filled(e: Evidence) -> Findings:
     """Find tensors of a function that wait for the results of many calls."""
     results = filled_results(e)
     if results is None:

@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.events import Action, Stack
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 NEAR = 3
 """Events after an allocation within which the input is freed."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compute the peak without the second tensors of activation functions."""
     model = e.model()
     if model is None or not model["relu_not_inplace"]:

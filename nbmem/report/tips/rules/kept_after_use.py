@@ -23,13 +23,10 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.tips.detectors.unread_variables import joined, unread_variables
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LEAST_OF_ALL = 0.1
@@ -37,7 +34,7 @@ LEAST_OF_ALL = 0.1
 _OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the data that variables keep in vain at the peak."""
     a, category = e.card_ledger.allocations, e.card_ledger.category
     found = [

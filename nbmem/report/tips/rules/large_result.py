@@ -29,11 +29,9 @@ import numpy as np
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.oom.failed_request import request_that_ended
-from nbmem.report.tips.rule import Rule, estimated, exact, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Stack
     from nbmem.report.model import Finding
@@ -50,13 +48,13 @@ _FUNCTIONS = {"torch/functional.py": "torch.", "torch/nn/functional.py": "F."}
 _MODULE = re.compile(r"(?:near|after|of|by) (\S+)")
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find a refused request, a tensor or a copy that is too large."""
     refused = list(_refused(e))
     yield from refused or _copied(e) or _short(e)
 
 
-def _refused(e: Evidence) -> Iterator[Finding]:
+def _refused(e: Evidence) -> Findings:
     case = request_that_ended(e.card_ledger)
     if case is None or not e.report.ooms:
         return
@@ -132,7 +130,7 @@ def _copies(e: Evidence) -> tuple[Ints, Ints]:
     return one[such], two[such]
 
 
-def _short(e: Evidence) -> Iterator[Finding]:
+def _short(e: Evidence) -> Findings:
     """Find the tensor that is half of the peak where memory is short."""
     top = max(e.report.holdings, key=lambda h: h.block, default=None)
     if e.ran_out or e.short is None or top is None or not e.dominates(top.block, SHARE):

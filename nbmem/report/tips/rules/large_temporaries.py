@@ -27,10 +27,10 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_lines
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
@@ -75,7 +75,7 @@ KEPT = (Category.USER_TENSORS, Category.INPUTS)
 """Categories of what a variable holds: a repeated tensor counts wherever it is."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the function whose temporaries are the largest part of the peak."""
     card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
     functions: dict[tuple[str, str], list[int]] = defaultdict(list)

@@ -26,16 +26,13 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import without_numbers, without_shape
 from nbmem.report.analysis.program_names import code_name
 from nbmem.report.analysis.what_if import is_as_recorded, try_settings
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find freed memory that waits for a stream, and what it costs.
 
     The cost is what is reserved beyond a replay in which no block waits.

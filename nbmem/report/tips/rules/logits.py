@@ -30,19 +30,16 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
 from nbmem.report.analysis.logits import Logits, logits_of
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.tips.rule import Rule, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 OF_THE_PEAK, OF_THE_CARD = 0.5, 0.25
 """Parts from which the scores of a training are told on a card with room."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compare the peak with that without the scores."""
     found = logits_of(e.card_ledger)
     if found is None or found.parts < 2:
@@ -55,7 +52,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         yield from _inferred(e, found)
 
 
-def _trained(e: Evidence, found: Logits) -> Iterator[Finding]:
+def _trained(e: Evidence, found: Logits) -> Findings:
     high = e.peak_saving(found.rows)
     kept = found.part_bytes + found.weight_bytes
     if kept >= high or not _is_worth_it(e, high):
@@ -92,7 +89,7 @@ def _is_worth_it(e: Evidence, high: int) -> bool:
     return e.dominates(high, OF_THE_PEAK) and e.matters(high, OF_THE_CARD)
 
 
-def _inferred(e: Evidence, found: Logits) -> Iterator[Finding]:
+def _inferred(e: Evidence, found: Logits) -> Findings:
     inner = library_model(found.model)
     high = e.peak_saving(found.rows)
     if inner is None or not inner["keeps"] or not e.is_large_part(high):

@@ -28,14 +28,11 @@ from nbmem.core.session.tensor_names import is_graph_name
 from nbmem.report.analysis.program_names import is_expression, no_grad_code
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.tips.detectors.untrained_modules import loops_with_graph, never_backward
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 from nbmem.report.tips.rules import graph_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST = 3
@@ -53,14 +50,14 @@ LARGEST = 3
 """Tensors that may stay without a graph, too: a mask, or the skip connections of a U-Net."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find forward passes without a backward, and what they kept."""
     found = list(_alone(e))
     yield from found or _beside_training(e)
     yield from _logged(e)
 
 
-def _logged(e: Evidence) -> Iterator[Finding]:
+def _logged(e: Evidence) -> Findings:
     """Find loops that compute figures with a graph which no backward needs."""
     loops = list(loops_with_graph(e))
     if not loops:
@@ -79,7 +76,7 @@ def _logged(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _beside_training(e: Evidence) -> Iterator[Finding]:
+def _beside_training(e: Evidence) -> Findings:
     """Find modules whose graphs no backward goes through: a teacher."""
     for module in never_backward(e):
         name, low, high = module.name, module.low, module.high
@@ -93,7 +90,7 @@ def _beside_training(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _alone(e: Evidence) -> Iterator[Finding]:
+def _alone(e: Evidence) -> Findings:
     """Find passes that no backward follows."""
     if not any(c["grad"] for c in e.calls):
         return

@@ -20,12 +20,9 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.5
@@ -36,7 +33,7 @@ LEAST_PART = 0.5
 card."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Propose to offload the activations at the peak, with its cost."""
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if _has_room_since(e) and not e.everything:

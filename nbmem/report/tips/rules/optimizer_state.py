@@ -24,19 +24,16 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.optimizer_state import can_be_fused, fused_code
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.3
 TWO_COPIES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Report the step's temporaries first, then the optimizer's state.
 
     Removing the temporaries has no price, so it is proposed alone at first.
@@ -71,7 +68,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _fused(e: Evidence, optimizer: dict[str, Any]) -> Iterator[Finding]:
+def _fused(e: Evidence, optimizer: dict[str, Any]) -> Findings:
     card_ledger = e.card_ledger
     top = card_ledger.peak(0, card_ledger.events)
     phase = int(card_ledger.phases.of(np.array([top - 1], np.int64))[0])

@@ -17,12 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.05
@@ -30,7 +27,7 @@ SHARE = 0.05
 MOST_NAMES = 3
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Report what other processes hold at the end, the largest first."""
     if not e.card_known or not e.report.ledger_at_end.process_known:
         return

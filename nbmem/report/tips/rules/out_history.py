@@ -17,16 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find tensors that only IPython's history of results keeps."""
     kinds = (HolderKind.OUT, HolderKind.UNDERSCORE)
     mine = e.held_only_by(*kinds)

@@ -18,18 +18,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import GIB
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LEAST = GIB
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find pinned memory that the host allocator holds and no tensor uses."""
     pinned = e.fact("pinned")
     if not pinned or pinned["used"] is None or pinned["held"] - pinned["used"] < LEAST:

@@ -26,11 +26,9 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.units import GIB
 from nbmem.report.analysis.framework_advice import GROWTH, NO_PREALLOCATION
-from nbmem.report.tips.rule import Rule, estimated, fmt
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.frameworks import Share
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
@@ -41,7 +39,7 @@ MOST_USED = 0.5
 """Part of the pool that its arrays may use at most."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find JAX's unused pool, and memory that TensorFlow does not report."""
     ledger = e.report.ledger_at_end
     least = OF_THE_CARD * ledger.total_bytes
@@ -62,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
                 )
 
 
-def _jax(e: Evidence, share: Share) -> Iterator[Finding]:
+def _jax(e: Evidence, share: Share) -> Findings:
     used = most_used(e, "jax")
     if used <= MOST_USED * share.held:
         yield _finding(

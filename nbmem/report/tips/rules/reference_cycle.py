@@ -28,12 +28,11 @@ from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
-from nbmem.report.tips.rule import Rule, estimated, exact, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST, LEAST_OF_PEAK = 4, 0.1
@@ -41,7 +40,7 @@ FEWEST, LEAST_OF_PEAK = 4, 0.1
 THROUGH = "a reference cycle through "
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find tensors that only a reference cycle keeps, or has kept."""
     mine = e.held_only_by(HolderKind.CYCLE)
     yield from _at_peak(e, mine)
@@ -61,7 +60,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _outside_of_python(e: Evidence) -> Iterator[Finding]:
+def _outside_of_python(e: Evidence) -> Findings:
     """Find tensors of many iterations that only references in C++ keep."""
     made: dict[str, list[int]] = defaultdict(list)
     a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
@@ -86,7 +85,7 @@ def _outside_of_python(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
+def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Findings:
     """Find what was garbage at the peak, and freed by a collection."""
     rows = np.array([row for held in dead if (row := e.row_of(held)) is not None], np.int64)
     top = e.report.peak.at.event
@@ -110,7 +109,7 @@ def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Iterator[Finding]:
     )
 
 
-def _after_failure(e: Evidence) -> Iterator[Finding]:
+def _after_failure(e: Evidence) -> Findings:
     """Find what was collected after the request that ended the program.
 
     No code of the program has run in between, and the error keeps its functions' variables. So

@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.tips.rule import Rule, estimated, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.analysis.module_passes import Passes
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 WHOLE = 0.9
@@ -35,7 +32,7 @@ FEWEST = 3
 """Tensors that a forward saved at least."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find graphs that outlive the last backward through them."""
     if not e.phases("backward"):
         return

@@ -36,13 +36,12 @@ from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.what_if import MAX_EVENTS, try_again
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, exact, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 LEAST_HELD_OVER = 0.1
@@ -70,7 +69,7 @@ KEPT = (
 """What an iteration allocates once; the next iteration allocates the rest anew."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find what only later iterations have beside their forward."""
     yield from _held_over(e) if len(e.step_ends) > 1 else _with_state(e)
     yield from _of_evaluation(e)
@@ -79,7 +78,7 @@ def check(e: Evidence) -> Iterator[Finding]:
         yield from _of_inference(e)
 
 
-def _of_inference(e: Evidence) -> Iterator[Finding]:
+def _of_inference(e: Evidence) -> Findings:
     """Find variables that hold one pass's results beside the next pass.
 
     A dictionary that hooks fill, or the results of a batch: they are freed when the next ones are
@@ -116,7 +115,7 @@ def _of_inference(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _held_over(e: Evidence) -> Iterator[Finding]:
+def _held_over(e: Evidence) -> Findings:
     """Find variables that held one iteration's output during the next."""
     if not e.trains:
         return
@@ -153,7 +152,7 @@ def _held_over(e: Evidence) -> Iterator[Finding]:
     )
 
 
-def _of_evaluation(e: Evidence) -> Iterator[Finding]:
+def _of_evaluation(e: Evidence) -> Findings:
     """Find an evaluation's results that lie beside the training behind it.
 
     What a module is given, or a graph saves, is used: labels that a model has predicted.
@@ -196,7 +195,7 @@ def _is_result(variable: str) -> bool:
     return any(part in own for part in RESULTS) and not marks_intended_copy(variable)
 
 
-def _of_training(e: Evidence) -> Iterator[Finding]:
+def _of_training(e: Evidence) -> Findings:
     """Find what a training step left beside the evaluation behind it."""
     ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
     bounds = [(span.name, *ledger.bounds(span)) for _, span in phases.spans]
@@ -258,7 +257,7 @@ def _variable(name: str) -> str:
     return place
 
 
-def _with_state(e: Evidence) -> Iterator[Finding]:
+def _with_state(e: Evidence) -> Findings:
     """Replay an iteration with optimizer state that it did not have."""
     card_ledger = e.card_ledger
     names = card_ledger.phases.names.tolist()

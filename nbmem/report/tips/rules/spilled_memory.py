@@ -20,16 +20,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the card's memory that Windows put into host memory."""
     info = e.trace.info
     if not info.wddm or not e.worth(info.spilled_bytes):

@@ -24,12 +24,11 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import STEP, is_graph_name
 from nbmem.core.session.variable_paths import parse_path
-from nbmem.report.tips.rule import Rule, estimated, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -51,7 +50,7 @@ class _Summed(NamedTuple):
     ends: int
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find backwards of several independent passes."""
     found = [one for one in _backwards(e) if _are_losses(e, one.begins)]
     if not found:

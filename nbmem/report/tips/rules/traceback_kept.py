@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import RUN_BEFORE, HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
-from nbmem.report.model import Command, Finding
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.model import Command
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find tensors that only a traceback keeps.
 
     Includes those in the graph of one of its locals.
@@ -51,7 +49,7 @@ def check(e: Evidence) -> Iterator[Finding]:
     yield from _named(e)
 
 
-def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Iterator[Finding]:
+def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Findings:
     """Find what failed cells before the last one keep."""
     freed = e.freed_bytes(mine)
     if e.worth(freed):
@@ -67,7 +65,7 @@ def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Iterator[Finding]:
         )
 
 
-def _named(e: Evidence) -> Iterator[Finding]:
+def _named(e: Evidence) -> Findings:
     """Find exceptions that a name keeps, and their tensors."""
     kinds = (HolderKind.NAME, HolderKind.GRAPH)
     through = (way for h in e.held for way in h.holders if in_traceback(way.path))

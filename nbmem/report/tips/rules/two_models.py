@@ -41,16 +41,14 @@ from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.model import Command, Finding
+from nbmem.report.model import Command
 from nbmem.report.tips.detectors.copied_models import built_again, copies
 from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 ALIKE = 0.9
@@ -60,13 +58,13 @@ LARGE = 0.2
 """Part of the peak from which an unused model is told on a card with room."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find models that nothing uses any more."""
     found = list(_by_calls(e))
     yield from found or _unread(e)
 
 
-def _reloaded(e: Evidence) -> Iterator[Finding]:
+def _reloaded(e: Evidence) -> Findings:
     """Find a model that was held when memory ran out for the next one like it.
 
     The traceback alone has the next one's weights: the function that loads it did not end.
@@ -90,7 +88,7 @@ def _reloaded(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _unread(e: Evidence) -> Iterator[Finding]:
+def _unread(e: Evidence) -> Findings:
     """Find models that no later line of the script reads."""
     for one in e.once(unread_variables):
         mine = np.isin(e.card_ledger.category[one.rows], (Category.WEIGHTS, Category.BUFFERS))
@@ -105,7 +103,7 @@ def _unread(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _by_calls(e: Evidence) -> Iterator[Finding]:
+def _by_calls(e: Evidence) -> Findings:
     yield from _reloaded(e)
     yield from _replaced(e)
     yield from _built_again(e)
@@ -118,7 +116,7 @@ def _by_calls(e: Evidence) -> Iterator[Finding]:
     yield from (finding for finding in _copies(e) if finding.code not in told)
 
 
-def _replaced(e: Evidence) -> Iterator[Finding]:
+def _replaced(e: Evidence) -> Findings:
     """Find variables that held one model while the next was built."""
     for model in replaced_models(e):
         gain = e.peak_saving(model.rows, model.since)
@@ -134,7 +132,7 @@ def _replaced(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _built_again(e: Evidence) -> Iterator[Finding]:
+def _built_again(e: Evidence) -> Findings:
     """Find a model that a training built again beside the one that it trains."""
     place, model, rows = built_again(e)
     gain = e.peak_saving(rows)
@@ -148,7 +146,7 @@ def _built_again(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _idle(e: Evidence) -> Iterator[Finding]:
+def _idle(e: Evidence) -> Findings:
     """Find models that a function keeps while another one makes the peak."""
     for model in idle_at_peak(e):
         gain = e.peak_saving(model.rows, model.since)
@@ -162,7 +160,7 @@ def _idle(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _second_copies(e: Evidence) -> Iterator[Finding]:
+def _second_copies(e: Evidence) -> Findings:
     for copy in copies(e):
         freed = e.freed_bytes(copy.storages)
         if e.is_needless(freed):
@@ -174,7 +172,7 @@ def _second_copies(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _cached(e: Evidence) -> Iterator[Finding]:
+def _cached(e: Evidence) -> Findings:
     """Find models that only the arguments of cached calls keep."""
     found: dict[str, list[HeldStorage]] = {}
     for h in e.held:
@@ -201,7 +199,7 @@ def _is_weight(e: Evidence, held: HeldStorage) -> bool:
     return row is not None and e.card_ledger.category[row] == Category.WEIGHTS
 
 
-def _unused(e: Evidence) -> Iterator[Finding]:
+def _unused(e: Evidence) -> Findings:
     """Find models that were not called since another one was trained."""
     for model in unused_models(e):
         freed, names = e.freed_bytes(model.storages), model.roots or (model.name,)
@@ -221,7 +219,7 @@ def _unused(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _copies(e: Evidence) -> Iterator[Finding]:
+def _copies(e: Evidence) -> Findings:
     """Find names that alone keep a copy of a called model's weights."""
     chief, model = e.model(), e.model_code()
     if chief is None or model is None:

@@ -37,14 +37,13 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.module_passes import NO_MODULE, Passes
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.tips.detectors.untrained_modules import never_stepped
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbmem.core.arrays import Ints
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 
@@ -64,14 +63,14 @@ class _Needless(NamedTuple):
     since: Ints
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find parts of backwards that serve nothing."""
     yield from _thrown_away(e)
     yield from _frozen(e)
     yield from _without_optimizer(e)
 
 
-def _without_optimizer(e: Evidence) -> Iterator[Finding]:
+def _without_optimizer(e: Evidence) -> Findings:
     """Find modules that backwards go through, and no optimizer steps."""
     for module in never_stepped(e):
         name, low, high = module.name, module.low, module.high
@@ -86,7 +85,7 @@ def _without_optimizer(e: Evidence) -> Iterator[Finding]:
             )
 
 
-def _frozen(e: Evidence) -> Iterator[Finding]:
+def _frozen(e: Evidence) -> Findings:
     """Find a frozen module with activations that no gradient needs.
 
     A backward frees them behind its last gradient of a weight, and leaves nothing there.
@@ -135,7 +134,7 @@ def _with(e: Evidence, category: Category) -> set[str]:
     return {module_of_parameter(path[0].removesuffix(".grad")) for path in paths if path}
 
 
-def _thrown_away(e: Evidence) -> Iterator[Finding]:
+def _thrown_away(e: Evidence) -> Findings:
     """Find parts of backwards that fill gradients in vain."""
     found = list(_needless(e)) if len(e.optimizers) > 1 else []
     if not found:

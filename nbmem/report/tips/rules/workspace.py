@@ -19,12 +19,9 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import KIB, MIB
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.25
@@ -32,7 +29,7 @@ SMALLEST = 8 * 16 * KIB
 """`:16:8` requests eight buffers of 16 KiB."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compute what a smaller configuration of cuBLAS workspaces saves."""
     if e.fact("cublas_workspace_config") or not e.card_known:
         return

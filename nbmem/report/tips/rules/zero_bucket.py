@@ -21,12 +21,11 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ZERO_BUCKET
 from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
-from nbmem.report.tips.rule import Rule, fmt, simulated
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1
@@ -34,7 +33,7 @@ _ALIGNED = 512
 """Block sizes of the allocator are multiples of it."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Compute the peak with buckets that all gradients fill."""
     told = next((m["zero"] for m in e.modules if m.get("zero")), None)
     if told is None or not 0 < told["gradients"] < told["bucket"]:
