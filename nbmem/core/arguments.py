@@ -12,7 +12,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from nbmem.core.errors import UsageError
-from nbmem.core.suggestions import suggest
+from nbmem.core.suggestions import suggest, suggest_or_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,10 +97,9 @@ class LineParser(argparse.ArgumentParser):
         )
         wrong = re.match(r"invalid choice: '(.+?)'", err.message)
         if action is None and wrong and commands:
-            meant = suggest(wrong[1], commands, f"`{self.prog} {{}}`")
-            return (
-                f"{self.prog} has no command {wrong[1]!r}. {meant}There are: {', '.join(commands)}."
-            )
+            written, lister = f"`{self.prog} {{}}`", f"`{self.prog} --help`"
+            meant = suggest_or_list(wrong[1], commands, written, lister=lister)
+            return f"{self.prog} has no command {wrong[1]!r}. {meant}"
         if action is None:
             return f"{str(err)[:1].upper()}{str(err)[1:]}. {self.advice}"
         flag = action.option_strings[0]

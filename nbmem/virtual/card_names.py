@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.core.suggestions import suggest
+from nbmem.core.suggestions import suggest_or_list
 from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def find_card(name: str | Card) -> Card:
     The maker's name may stand before it: "NVIDIA H100 80GB", "Tesla T4".
 
     Raises:
-        UsageError: No such card; the message lists the known ones.
+        UsageError: No such card; the message has the nearest name, or all.
     """
     if isinstance(name, Card):
         return name
@@ -34,8 +34,8 @@ def find_card(name: str | Card) -> Card:
         if wanted in set(map(_plain, (card.key, card.name, *card.aliases))):
             return card
     keys = [card.key for card in CARDS]
-    meant = suggest(name, keys)
-    raise UsageError(f"No card is called {name!r}. {meant}Known cards: {', '.join(keys)}.")
+    meant = suggest_or_list(name, keys, lister="`nbmem gpus` (in a notebook `%nbmem gpu`)")
+    raise UsageError(f"No card is called {name!r}. {meant}")
 
 
 def find_cards(names: str | Card | tuple[Card, ...]) -> tuple[Card, ...]:

@@ -18,7 +18,7 @@ def test_a_mistyped_name_is_suggested_in_its_own_case(word, meant):
     assert suggest("T40", known, "`%nbmem gpu {}`") == "Did you mean `%nbmem gpu T4`? "
 
 
-def test_an_unknown_command_is_answered_with_all_of_them():
+def test_an_unknown_command_is_answered_with_the_nearest_or_all():
     parser = LineParser("nbmem")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=LineParser)
     for name in ("run", "report"):
@@ -26,9 +26,11 @@ def test_an_unknown_command_is_answered_with_all_of_them():
     with pytest.raises(
         UsageError,
         match=r"^nbmem has no command 'repor'. Did you mean `nbmem report`\? "
-        r"There are: run, report\.$",
+        r"`nbmem --help` lists all\.$",
     ):
         parser.parse_known_args(["repor"])
+    with pytest.raises(UsageError, match=r"^nbmem has no command 'xyz'. There are: run, report\.$"):
+        parser.parse_known_args(["xyz"])
 
 
 def test_a_mistyped_path_is_suggested_with_its_folder(tmp_path):

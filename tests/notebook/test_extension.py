@@ -211,7 +211,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(run, tmp_path):
             "histroy",
             (
                 "'histroy' is not a subcommand of %nbmem. Did you mean `%nbmem history`? "
-                f"There are: {', '.join(command.name for command in COMMANDS)}."
+                "`%nbmem help` lists all."
             ),
         ),
         (

@@ -96,8 +96,8 @@ def test_nothing_stays_after_an_error_inside_the_block():
 
 
 def test_an_unknown_card_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"No card is called 'H900'.*H100 80GB, .*A100 80GB"):
-        virtual.activate("H900")
+    with pytest.raises(UsageError, match=r"called 'Gaudi'\. There are: H100 80GB, .*A100 80GB"):
+        virtual.activate("Gaudi")
     assert virtual.active() is None
 
 

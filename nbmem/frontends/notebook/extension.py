@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nbmem.frontends.notebook import misspelled_magics
 from nbmem.frontends.notebook.caller_context import is_reloading
 from nbmem.frontends.notebook.cell_hooks import CellHooks
 from nbmem.frontends.notebook.commands.base import Notebook
@@ -57,6 +58,7 @@ class Extension:
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
         self._shell.events.register("post_run_cell", self._status_writer.post_run_cell)
         self._shell.events.register("post_run_cell", show_engines)
+        self._shell.events.register("post_run_cell", misspelled_magics.post_run_cell)
         self._magics.install()
         self._completion.install()
         self._inspection.install()
@@ -84,6 +86,7 @@ class Extension:
             ("post_run_cell", self.hooks.post_run_cell),
             ("post_run_cell", self._status_writer.post_run_cell),
             ("post_run_cell", show_engines),
+            ("post_run_cell", misspelled_magics.post_run_cell),
         ):
             if callback in events.callbacks.get(name, ()):
                 events.unregister(name, callback)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.fault_isolation import Faults
 from nbmem.core.session.categories import Category
-from nbmem.core.suggestions import suggest
+from nbmem.core.suggestions import suggest_or_list
 from nbmem.report.analysis.growth_by_step import growth_by_step
 from nbmem.report.tips.evidence import Evidence
 from nbmem.report.tips.rules import RULES
@@ -41,8 +41,9 @@ def rule_named(name: str) -> Rule:
     """
     by_name = {rule.name: rule for rule in RULES}
     if name not in by_name:
-        suggestion = suggest(name, by_name, "`{}`")
-        raise UsageError(f"{name!r} is not a tip. {suggestion}There are: {', '.join(by_name)}.")
+        lister = "Tab after `%nbmem mute`"
+        meant = suggest_or_list(name, by_name, "`{}`", lister=lister)
+        raise UsageError(f"{name!r} is not a tip. {meant}")
     return by_name[name]
 
 

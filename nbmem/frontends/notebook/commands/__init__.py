@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
-from nbmem.core.suggestions import suggest
+from nbmem.core.suggestions import suggest_or_list
 from nbmem.frontends.notebook.commands import (
     diff,
     estimate,
@@ -96,7 +96,5 @@ def find_command(name: str) -> MagicCommand:
         if command.name == name:
             return command
     names = [command.name for command in COMMANDS]
-    meant = suggest(name, names, "`%nbmem {}`")
-    raise UsageError(
-        f"{name!r} is not a subcommand of %nbmem. {meant}There are: {', '.join(names)}."
-    )
+    meant = suggest_or_list(name, names, "`%nbmem {}`", lister="`%nbmem help`")
+    raise UsageError(f"{name!r} is not a subcommand of %nbmem. {meant}")
