@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.errors import UsageError
 from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.questions import fit_sentences, predicted_savings
-from nbmem.estimates.questions.search import memory_growth
+from nbmem.estimates.questions.search import memory_growth, time_left
 from nbmem.estimates.questions.search.fit_band import LOOSE, Band, BandSearch
 from nbmem.estimates.questions.search.prober import Prober
 from nbmem.estimates.questions.search.value_search import Search
@@ -30,6 +30,8 @@ MOST_MARGIN = 0.1
 """A larger part of the card is a target, and no margin: values need not fit with less of it."""
 PARTS = (0.25, 0.5, 0.75)
 """Parts of the answer: values there are run, too, so that fitted lines have points far apart."""
+EXPANDABLE_RUNS = 3
+"""Runs with expandable segments at the end of a search: one, and two where it does not fit."""
 REACH = 0.12
 """Part of the answer within which an existing run replaces a run of such a value."""
 
@@ -159,7 +161,9 @@ class _FitSearch:
         self._card = figures_of(prober.card, prober.margin)
         self.eager_best: int | None = None
         self.band: Band | None = None
-        prober.on_probe = self._show_partial
+        self._expected: time_left.RunCount | None = None
+        self._since = 0
+        prober.on_probe, prober.left = self._show_partial, self._time_left
 
     @property
     def probes(self) -> tuple[Probe, ...]:
@@ -198,12 +202,36 @@ class _FitSearch:
 
     def _complete(self) -> None:
         """Find the band, what widens it, and points for the lines."""
+        self._expect(time_left.AFTER_ROUGH)
         self.band = find_band(self._prober, self._search, self._keep_band, Expandable.conf)
+        self._expect(self._last_runs(self.band.expandable is not None))
         _fill(self._search, self._prober)
         _run_expandable(self._prober, self._search, self.band)
 
     def _keep_band(self, band: Band) -> None:
         self.band = band
+        last = self._last_runs(band.safe is not None and band.safe != band.best)
+        self._expect(last.plus(band.unchecked, band.unchecked + time_left.SURPRISES))
+
+    def _expect(self, runs: time_left.RunCount) -> None:
+        """Note how many runs follow from here on."""
+        self._expected, self._since = runs, len(self._prober.ended)
+
+    def _last_runs(self, luck: bool) -> time_left.RunCount:  # noqa: FBT001 - whether settings may remove it
+        """Count the runs that follow the band: for the lines, and of settings."""
+        lines = len(_points(self._search, self._prober))
+        return time_left.RunCount(lines, lines + EXPANDABLE_RUNS * luck)
+
+    def _time_left(self) -> str:
+        """Format the time that the rest takes; empty where it is not known."""
+        if not self._prober.compiled and any(COMPILE_LATER in p.notes for p in self.probes):
+            return ""  # all of it is searched once more, with plans
+        ended = self._prober.ended
+        if self._expected is None:
+            left = time_left.of_rough_search(self._search, self.probes)
+        else:
+            left = self._expected.after(len(ended) - self._since)
+        return time_left.time_text(left, ended)
 
     def _show_partial(self) -> None:
         runs = self.probes
@@ -211,7 +239,7 @@ class _FitSearch:
             said = fit_sentences.partial_sentences(
                 self._name, self._search, runs, self._card, self.band
             )
-            self._show(self._answer(said, ()), fit_sentences.progress_text(runs))
+            self._show(self._answer(said, ()), fit_sentences.progress_text(runs, self._time_left()))
 
     def answer(self, why: str | None = None) -> Fit:
         """Build the answer of a finished search.
@@ -283,14 +311,21 @@ def _fill(search: Search, prober: Prober) -> None:
 
     A line needs points that are far apart, near the answer.
     """
+    for value in _points(search, prober):
+        prober(value)
+
+
+def _points(search: Search, prober: Prober) -> list[int]:
+    """Return values below the answer that are far from every run."""
     if search.best is None or search.flat:
-        return
+        return []
+    known, reach = [v for v, p in prober.probes.items() if p.ran], search.best * REACH
+    found: list[int] = []
     for part in PARTS:
         wanted = search.nearest(search.low + int((search.best - search.low) * part))
-        reach = search.best * REACH
-        known = [v for v, p in prober.probes.items() if p.ran]
-        if wanted < search.best and not any(abs(v - wanted) <= reach for v in known):
-            prober(wanted)
+        if wanted < search.best and not any(abs(v - wanted) <= reach for v in [*known, *found]):
+            found.append(wanted)
+    return found
 
 
 def cached_query(ask: Any) -> Ask:

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from nbmem.report.estimate_results import CardFigures, Probe
 
 
-def progress_text(probes: Collection[Probe]) -> str:
-    """Format the number of runs so far and the mean time of each.
+def progress_text(probes: Collection[Probe], left: str) -> str:
+    """Format the number of runs so far, the mean time of each, and what is left.
 
-    How many runs a search takes is not known before.
+    Args:
+        probes: The runs.
+        left: The time that is left; empty if it is not known.
     """
     runs = list(probes)
     later = [p.seconds for p in runs[1:]]
     each = f", {sum(later) / len(later):.1f} s each" if later else ""
-    return f"{len(runs)} run{'s' * (len(runs) > 1)}{each}; the search goes on"
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}{each}; {left or 'the search goes on'}"
 
 
 def partial_sentences(

@@ -48,6 +48,7 @@ class Band:
             is not known.
         expandable: The value up to which all fit with expandable segments; None if there is no luck
             to be removed, or this was not searched.
+        unchecked: On how many values the answer depends that are still to be run.
     """
 
     safe: int | None
@@ -55,6 +56,7 @@ class Band:
     replayed: int = 0
     refused: RefusedRequest | None = None
     expandable: int | None = None
+    unchecked: int = 0
 
 
 class BandSearch:
@@ -123,6 +125,7 @@ class BandSearch:
             if band.safe is None and low > search.low:  # it begins too high
                 self._bounds = search.nearest(low - (high - low) // 2), high
                 continue
+            band.unchecked = len(set(critical) - search.verdicts().keys())
             self._show(band)
             if self._clarify(critical):
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.units import format_bytes
 from nbmem.estimates.runs.probe_run import Reply, Request
 
@@ -33,10 +34,13 @@ class Prober:
     Attributes:
         card: On which card.
         margin: Bytes of it to keep free.
+        compiled: Whether what the program compiles is planned.
         parts: In how many micro-batches the remedies cut a batch.
         probes: By value.
         scaled: Replays of their requests at other values.
         on_probe: Called after each run.
+        left: Returns what is known of the time that is left, after each run; or "".
+        ended: When each run ended, in seconds of the performance counter.
     """
 
     def __init__(  # noqa: PLR0913 - the question's parts
@@ -52,9 +56,11 @@ class Prober:
     ) -> None:
         self.probes: dict[int, Probe] = {}
         self.on_probe: Callable[[], None] = lambda: None
+        self.left: Callable[[], str] = lambda: ""
+        self.ended: list[float] = []
         self._ask = ask
         self.card, self.margin, self._tell = card, margin, tell
-        self._remedies, self._compiled, self.parts = remedies, compiled, parts
+        self._remedies, self.compiled, self.parts = remedies, compiled, parts
         from nbmem.estimates.questions.search.scaled_runs import ScaledRuns  # imports numpy
 
         self.scaled = ScaledRuns(card)
@@ -67,22 +73,25 @@ class Prober:
                 margin=self.margin,
                 value=value // self.parts,
                 remedies=self._remedies,
-                compiled=self._compiled,
+                compiled=self.compiled,
             )
             reply = self._ask(request)
             found = self.probes[value] = reply.probe
             self.scaled.add(value, reply)
-            how = " compiled" if self._compiled else ""
-            self._tell(f"{value}{how}: {_how(found)}")
+            self.ended.append(CLOCK.perf_counter())
+            how = " compiled" if self.compiled else ""
+            self._tell("; ".join(filter(None, [f"{value}{how}: {_how(found)}", self.left()])))
             self.on_probe()
         return self.probes[value]
 
     def under(self, key: str) -> Prober:
         """Return a prober of the same program under one more remedy."""
         remedies = (*self._remedies, key)
-        return Prober(
-            self._ask, self.card, self.margin, self._tell, remedies, compiled=self._compiled
+        other = Prober(
+            self._ask, self.card, self.margin, self._tell, remedies, compiled=self.compiled
         )
+        other.left, other.ended = self.left, self.ended
+        return other
 
     def least(self, value: int) -> int:
         """Return the process bytes that a run value cannot do without.
