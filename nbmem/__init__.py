@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbmem.api.rank_recording import recorded
     from nbmem.api.testing import assert_peak, diff
     from nbmem.api.tracing import phase, trace
-    from nbmem.estimates import estimate, fit, layers, plan
+    from nbmem.estimates.api import estimate, fit, layers, plan
     from nbmem.estimates.language_models.api import estimate_model, fit_context
     from nbmem.frontends.notebook.extension import load_ipython_extension, unload_ipython_extension
 
@@ -47,16 +47,16 @@ __all__ = [
 _HOMES = {
     "assert_peak": "nbmem.api.testing",
     "diff": "nbmem.api.testing",
-    "estimate": "nbmem.estimates",
+    "estimate": "nbmem.estimates.api",
     "estimate_model": "nbmem.estimates.language_models.api",
-    "fit": "nbmem.estimates",
+    "fit": "nbmem.estimates.api",
     "fit_context": "nbmem.estimates.language_models.api",
     "free": "nbmem.api.freeing",
-    "layers": "nbmem.estimates",
+    "layers": "nbmem.estimates.api",
     "load_ipython_extension": "nbmem.frontends.notebook.extension",
     "open": "nbmem.api.rank_folders",
     "phase": "nbmem.api.tracing",
-    "plan": "nbmem.estimates",
+    "plan": "nbmem.estimates.api",
     "recorded": "nbmem.api.rank_recording",
     "top": "nbmem.api.live_tensors",
     "trace": "nbmem.api.tracing",

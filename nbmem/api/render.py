@@ -53,12 +53,7 @@ def read(
     """
     faults = Faults()
     card_ledger = _card_ledger(session, device, faults)
-    report = faults.part(
-        "The report beyond its ledger", lambda: _analysed(card_ledger, faults), None
-    )
-    if report is None:
-        report = _without_analysis(card_ledger)
-    before_tips = report
+    before_tips = _figures(card_ledger, faults)
     report, notes = faults.part(
         "The tips",
         lambda: _with_tips(card_ledger, before_tips, everything=everything),
@@ -69,6 +64,20 @@ def read(
         report = replace(report, would_run_on=found)
     missing = (*notes, *faults.notes)
     return PartialReport(replace(report, notes=(*report.notes, *missing)), missing)
+
+
+def read_figures(session: Session) -> Report:
+    """Build the report of the card that held the most, without tips or other cards.
+
+    A search runs a program many times, and reads the figures of each run alone.
+
+    Raises:
+        UsageError: The session has no card.
+        Exception: The ledger cannot be built.
+    """
+    faults = Faults()
+    report = _figures(_card_ledger(session, None, faults), faults)
+    return replace(report, notes=(*report.notes, *faults.notes))
 
 
 def save(session: Session, path: str | Path, read_report: Callable[[int | None], Report]) -> Path:
@@ -202,6 +211,14 @@ def _card(session: Session, device: int | None) -> int:
 
     matching = [i for i, trace in enumerate(session.devices) if trace.info.index == device]
     return matching[0] if matching else fullest(session.devices)
+
+
+def _figures(card_ledger: CardLedger, faults: Faults) -> Report:
+    """Build a report without tips, or of the ledger's figures alone."""
+    report = faults.part(
+        "The report beyond its ledger", lambda: _analysed(card_ledger, faults), None
+    )
+    return _without_analysis(card_ledger) if report is None else report
 
 
 def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:

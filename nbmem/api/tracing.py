@@ -220,6 +220,16 @@ class Trace:
             self._reports[device] = report
         return unmuted(report)
 
+    def report_figures(self) -> Report:
+        """Return the report without tips, for programs that read its figures.
+
+        Raises:
+            NbmemError: As for `report`.
+        """
+        from nbmem.api.render import read_figures
+
+        return read_figures(self._finished())
+
     def release_reports(self) -> None:
         """Clear the cached reports; the next `report` builds a new one."""
         self._reports.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 from pathlib import Path
@@ -26,6 +25,8 @@ def suggest(word: str, known: Iterable[str], written: str = "{}", *, likeness: f
         written: How a name is written in the sentence, as in "`%nbmem {}`".
         likeness: The least share of letters that both have in order, as difflib counts it.
     """
+    import difflib  # only once something is mistyped
+
     by_case = {name.casefold(): name for name in known}
     begun = [name for name in by_case if word and name.startswith(word.casefold())]
     near = begun or difflib.get_close_matches(word.casefold(), by_case, n=1, cutoff=likeness)

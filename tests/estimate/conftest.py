@@ -15,7 +15,7 @@ from nbmem import virtual
 def here():
     """Run estimates in this process instead of a child."""
     apart = importlib.import_module("nbmem.estimates.runs.subprocess_client")
-    estimates = importlib.import_module("nbmem.estimates")
+    estimates = importlib.import_module("nbmem.estimates.api")
 
     class Here(apart.EstimateProcess):
         def __enter__(self):

@@ -203,3 +203,20 @@ def test_the_views_show_the_same_figures(found):
     assert "data:image/svg+xml" in page
     assert (fit_json(found)["best"], fit_json(found)["safe"]) == (found.best, found.safe)
     assert fit_json(found)["probes"][0]["value"] == found.probes[0].value
+
+
+def test_a_search_reads_figures_and_looks_for_no_tips(here, monkeypatch):
+    from nbmem.api import common_cards
+    from nbmem.report.tips import engine
+
+    def step(batch):
+        torch.zeros(batch, 1 << 20, device="cuda")
+
+    def refuse(*_arguments, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(engine, "advise", refuse)
+    monkeypatch.setattr(common_cards, "common_cards", refuse)
+    found = here.fit(step, small_card(600), between=(4, 1000))
+    assert found.best is not None
+    assert not any(probe.notes for probe in found.probes)  # a part that fails leaves a note

@@ -99,3 +99,18 @@ def test_a_language_model_needs_no_cell(run, here, monkeypatch, tmp_path):
     assert "= process, as in nvidia-smi" in output.out
     assert "Would it run on another card?" in output.out
     assert "one percent sign" in run("%%nbmem fit context --model gpt2\nx = 1").err
+
+
+@pytest.mark.parametrize("magic", ["%%nbmem fit rows", "%%nbmem plan"])
+def test_the_process_of_a_question_starts_before_the_questions_imports(run, monkeypatch, magic):
+    from nbmem.estimates.runs import worker_processes
+
+    calls = []
+    monkeypatch.setattr(worker_processes, "prepare", lambda: calls.append("process"))
+    monkeypatch.setitem(
+        sys.modules, "nbmem.estimates.options", None
+    )  # the first import, which fails
+    assert "import of nbmem.estimates.options halted" in run(f"{magic}\n{CELL}").err
+    assert calls == ["process"]
+    run(f"{magic} --engine torch\n{CELL}")  # it has processes of its own
+    assert calls == ["process"]

@@ -66,7 +66,7 @@ def asked(request, monkeypatch, tmp_path):
     """Return a program's source and file, and a small card for questions."""
     source, mib = PROGRAMS[request.param]
     card = small_card(mib)
-    monkeypatch.setattr(estimates.ranked, "world_for", lambda *_question: (card, None))
+    monkeypatch.setattr("nbmem.estimates.world_choice.world_for", lambda *_question: (card, None))
     monkeypatch.setattr("nbmem.estimates.answers.FitAnswer.__str__", lambda _answer: "")
     file = tmp_path / "program.py"
     file.write_text(source)

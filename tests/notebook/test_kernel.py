@@ -217,3 +217,12 @@ def test_an_interrupted_cell_shows_its_report(wait):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+def test_loading_into_a_kernel_imports_neither_numpy_nor_a_report(notebook):
+    look = "import sys\nprint([m for m in LATER if m in sys.modules])"
+    later = "LATER = ['numpy', 'nbmem.report.model', 'nbmem.estimates', 'nbmem.core.session.oom']"
+    outputs, failed = notebook(f"{later}\n%load_ext nbmem", look, f"import numpy\n{look}")
+    assert failed is None
+    assert outputs[1][0].text == "[]\n"
+    assert outputs[2][0].text == "['numpy']\n"  # the list would show one

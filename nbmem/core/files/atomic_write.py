@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -105,7 +104,7 @@ def _create_temporary(target: Path) -> tuple[Path, IO[bytes]]:
     """Create a temporary file in the target's folder, with its permissions."""
     # O_EXCL follows no link and opens no existing file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    partial = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.part")
     handle = os.open(partial, flags, 0o666)
     if target.exists() and hasattr(os, "fchmod"):
         with contextlib.suppress(OSError):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session
     from nbmem.estimates.remedies.base import Remedy
+    from nbmem.report.model import Report
     from nbmem.virtual.cards import Card
 
 LONGEST = 160
@@ -169,12 +170,14 @@ def probe(program: Program, request: Request) -> Reply:
     endless = dataclasses.replace(card, total_bytes=ENDLESS, nvml_total=ENDLESS)
     room = card.total_bytes - request.margin
     ran = _run(program, dataclasses.replace(request, card=endless, margin=0), room=room)
-    found = _read(ran, request)
+    report = _report(ran)
+    found = _read(ran, report, request)
     if found.failure is None and oversubscribes(request.remedies):
         # What is not on the card is in the host's memory: the process fills the card at most.
         found = dataclasses.replace(found, fits=True, process=min(found.process, room))
     elif found.failure is None and found.wanted > room:
-        pressed = _read(_run(program, request, look=False), request)
+        again = _run(program, request, look=False)
+        pressed = _read(again, _report(again), request)
         figures = pressed if pressed.fits else found
         found = dataclasses.replace(
             found,
@@ -193,7 +196,7 @@ def probe(program: Program, request: Request) -> Reply:
         price=ran.price,
         code=ran.code,
         changed=ran.changed,
-        phases=_phases(ran) if found.ran else (),
+        phases=_phases(report) if found.ran and report is not None else (),
         idle=ran.idle,
         requests=ran.requests if found.ran and not oversubscribes(request.remedies) else (),
     )
@@ -348,18 +351,23 @@ def _changed(
     return result
 
 
-def _phases(ran: _TracedRun) -> tuple[tuple[str, dict[str, int]], ...]:
+def _phases(report: Report) -> tuple[tuple[str, dict[str, int]], ...]:
     """Return the categories at each phase's peak and at the overall peak."""
-    report = ran.trace.report()
     rows = [(row.name, row.ledger_at_peak) for row in report.phases if not row.depth]
     rows.append((report.peak.at.phase or "", report.ledger_at_peak))
     return tuple((name, {c.label: ledger[c] for c in ACTIVE}) for name, ledger in rows)
 
 
-def _read(ran: _TracedRun, request: Request) -> Probe:
+def _report(ran: _TracedRun) -> Report | None:
+    """Return a run's report; None if it puts no tensor on a card."""
     try:
-        report = ran.trace.report()
+        return ran.trace.report_figures()
     except NbmemError:
+        return None
+
+
+def _read(ran: _TracedRun, report: Report | None, request: Request) -> Probe:
+    if report is None:
         failure = ran.failure or Failure(kind="other", text=NO_TENSOR)
         return Probe(
             value=request.value, fits=False, allocated=0, reserved=0, process=0, wanted=0,

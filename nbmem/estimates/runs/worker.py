@@ -66,8 +66,10 @@ def _serve(requests: int, answers: int) -> None:
     """Fork for each question, and warm up while none is waiting."""
     from nbmem.estimates.runs import prewarm
 
+    gc.disable()  # imports leave no cycles worth looking for, and make a million objects
     prewarm.load()  # numpy with it, in the environment that stops it from starting threads
     gc.freeze()  # each run then collects only what the previous one left, not all of torch
+    gc.enable()
     warm = False
     while _can_fork():
         if not warm and not _wait_for_question(requests, 0):

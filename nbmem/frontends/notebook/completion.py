@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import sys
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.runtime.warning_filter import pass_warnings
@@ -236,6 +235,8 @@ class Inspection:
         if isinstance(text := bundle.get("text/plain"), str):
             changed["text/plain"] = f"{_LABEL:<13}{size}\n{text}"
         if html := bundle.get("text/html"):
+            from html import escape
+
             changed["text/html"] = f"<p>{_LABEL} {escape(size)}</p>{html}"
         return changed
 

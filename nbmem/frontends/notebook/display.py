@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -116,6 +115,8 @@ def no_report(trace: Trace, why: str) -> dict[str, str]:
 
 def text_bundle(text: str) -> dict[str, str]:
     """Return plain text as a MIME bundle, in a fixed-width font."""
+    from html import escape
+
     return {
         "text/plain": text,
         "text/html": f'<pre style="{_STYLE}">{escape(text)}</pre>',

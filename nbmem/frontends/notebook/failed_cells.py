@@ -7,7 +7,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.exceptions import is_raised, message_of
-from nbmem.core.session.oom import Refusal, oom_in, read_message
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
@@ -62,13 +61,14 @@ class FailureWatch:
         if is_raised(error, KeyboardInterrupt):
             if row is not None and row.allocated_delta >= WORTH_SAYING:
                 self._interrupted(error, row)
-        elif not traced and (seen or oom_in(error) is not None):
+        elif not traced and (seen or _is_out_of_memory(error)):
             self._out_of_memory(error, seen)
 
     def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
         from nbmem.capture import torch_cuda
         from nbmem.capture.frameworks.readings import FrameworkQueries
         from nbmem.capture.hooks.oom_observer import place_of
+        from nbmem.core.session.oom import oom_in, read_message
         from nbmem.frontends.notebook.display import show_bundle
         from nbmem.report.analysis.oom import untraced
         from nbmem.views.mime_bundle import oom_bundle
@@ -124,6 +124,15 @@ class FailureWatch:
 
         found = walk(self._shell.user_ns).by_device.values()
         return tuple(held for storages in found for held in storages)
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an exception is, or was caused by, an out-of-memory error."""
+    if error is None:
+        return False
+    from nbmem.core.session.oom import oom_in
+
+    return oom_in(error) is not None
 
 
 def cell_error(result: Any) -> BaseException | None:

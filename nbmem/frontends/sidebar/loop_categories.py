@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import OF_TRAINING, Category
-from nbmem.core.session.host_memory import PARTS, MachineParts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +64,9 @@ def parts_of(machine: MachineParts | None) -> tuple[Entry, ...]:
     """
     if machine is None:
         return ()
-    from nbmem.views.rows import HOST_PARTS  # not for a card: %load_ext waits for no report
+    # Not for a card: %load_ext waits for no report, and not for numpy.
+    from nbmem.core.session.host_memory import PARTS
+    from nbmem.views.rows import HOST_PARTS
 
     sizes = ((key, getattr(machine, key, None)) for key in PARTS)
     return tuple((key, HOST_PARTS[key][0], size) for key, size in sizes if size)

@@ -34,7 +34,9 @@ def kind_of(message: type) -> str:
 @functools.cache
 def hints(record: type) -> dict[str, Any]:
     """Return a declaration's fields and their types, in order."""
-    return get_type_hints(record)
+    from nbmem.report.model import Finding, Peak  # of the last report, in messages.py
+
+    return get_type_hints(record, localns={"Finding": Finding, "Peak": Peak})
 
 
 def encode(message: Push | Reply | Request) -> dict[str, Any]:

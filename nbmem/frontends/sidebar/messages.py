@@ -15,10 +15,13 @@ A field that is added later does not change VERSION: readers ignore fields that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nbmem.core.session.cell_delta import CellDelta
 from nbmem.frontends.sidebar.rank_messages import RanksNow
-from nbmem.report.model import Finding, Peak
+
+if TYPE_CHECKING:  # message_codec.py finds them: %load_ext waits for no report
+    from nbmem.report.model import Finding, Peak
 
 VERSION = 1
 TARGET = "nbmem"

@@ -28,17 +28,17 @@ from nbmem.frontends.sidebar.requests import (
     State,
     TraceNext,
 )
-from nbmem.report.model import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbmem.frontends.sidebar.hub import Hub
     from nbmem.frontends.sidebar.requests import Order, Reply, Request
+    from nbmem.report.model import Command
 
 logger = logging.getLogger("nbmem")
 
-FREE_CACHE = Command(name="free", arguments=("cache",))
+FREE_CACHE = ("free", ("cache",))
 """The one command that a page may request without a finding that names it."""
 
 
@@ -122,7 +122,7 @@ class RequestHandler:
             case ChooseCard():
                 return self._do(lambda: self._actions.choose_card(request.card))
             case RunCommand():
-                return self._run(Command(name=request.name, arguments=request.arguments))
+                return self._run(_command(request))
 
     def state(self, name: str) -> State:
         """Return the full state for a page that has just connected.
@@ -170,7 +170,8 @@ class RequestHandler:
     def _run(self, command: Command) -> str:
         report = self._hub.state().report
         offered = [finding.command for finding in report.findings] if report else []
-        if command not in (FREE_CACHE, *offered):
+        free_cache = (command.name, command.arguments) == FREE_CACHE
+        if not free_cache and command not in offered:
             raise UsageError(
                 f"`{' '.join((command.name, *command.arguments))}` is not what a finding of the "
                 "last report offers, so it is not done from here. Type it as %nbmem in a cell."
@@ -195,3 +196,10 @@ class RequestHandler:
                 self._hub.sample_once()
 
         return do() if self._hub.state().cell is not None else self._between_cells(do)
+
+
+def _command(request: RunCommand) -> Command:
+    """Return the command of a request; %load_ext waits for no report's types."""
+    from nbmem.report.model import Command
+
+    return Command(name=request.name, arguments=request.arguments)

@@ -16,7 +16,6 @@ from nbmem.capture.devices.resident_memory import highest_resident_bytes
 from nbmem.capture.frameworks.framework import is_whole
 from nbmem.capture.torch_cuda import device_count
 from nbmem.core.runtime.clock import CLOCK, now_ms
-from nbmem.core.session.host_memory import MachineParts
 from nbmem.frontends.sidebar.loop_categories import by_category, parts_of
 from nbmem.frontends.sidebar.messages import CardSample, Cell, HostSample, Process, Sample
 
@@ -71,6 +70,8 @@ class HostReader:
         reading = self._host.read(None, 0, whole=True)
         if reading.process is None:
             return None
+        from nbmem.core.session.host_memory import MachineParts  # imports numpy, as torch has
+
         total, files = total_bytes(), _at_most(reading.files, reading.process)
         shared = _at_most(reading.shared, reading.process - (files or 0))
         self._peak = max(self._peak, reading.process)

@@ -31,6 +31,22 @@ def prepare_estimates(shell: Any) -> None:
         worker_processes.prepare()
 
 
+def begin_question(argument: str) -> None:
+    """Start the estimate subprocess for a question of many runs, unless one is idle.
+
+    This comes before anything else is imported, so that the process imports torch meanwhile.
+
+    Args:
+        argument: The line of the question. Another engine has a process of its own.
+    """
+    from nbmem.engine import process
+
+    if "--engine" not in argument and not process.active():
+        from nbmem.estimates.runs import worker_processes
+
+        worker_processes.prepare()
+
+
 def prepare_for_card(shell: Any, *, beside: bool = False) -> None:
     """Start the estimate subprocess with a virtual card.
 

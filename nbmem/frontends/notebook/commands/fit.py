@@ -37,6 +37,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(notebook: Notebook, argument: str) -> None:
+    asking.begin_question(argument)
     options = parser_of(_USAGE, _add).read(argument)
     if options.model is not None:
         _answer_context(notebook, options)
@@ -45,6 +46,7 @@ def _run(notebook: Notebook, argument: str) -> None:
 
 
 def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
+    asking.begin_question(argument)
     options = parser_of(_USAGE, _add).read(argument)
     if options.model is not None:
         raise UsageError("With --model there is no cell: write one percent sign, in a line.")
@@ -71,7 +73,6 @@ def _answer_context(notebook: Notebook, options: argparse.Namespace) -> None:
 
 def _answer(notebook: Notebook, options: argparse.Namespace, cell: asking.CellSource) -> None:
     from nbmem import estimates
-    from nbmem.estimates.language_models import api
     from nbmem.estimates.language_models.options import batches_of, bind_or_context, check_context
     from nbmem.estimates.options import margin, search
     from nbmem.estimates.programs import programs
@@ -82,6 +83,8 @@ def _answer(notebook: Notebook, options: argparse.Namespace, cell: asking.CellSo
     answer: AnyAnswer
     with asking.EstimateProgress(shell, f"fit {options.variable}") as progress:
         if program.binding is None:
+            from nbmem.estimates.language_models import api  # imports much of the report
+
             check_context(options.variable, options)
             batches, kept = batches_of(options.batch), margin(options)
             answer = api.own_context_answer(

@@ -33,6 +33,7 @@ def _run_cell(notebook: Notebook, argument: str, cell: str) -> None:
 
 
 def _answer(notebook: Notebook, argument: str, cell: estimate_cells.CellSource) -> None:
+    estimate_cells.begin_question(argument)
     options = parser_of(_USAGE, _add).read(argument)
     from nbmem import estimates
     from nbmem.engine.choice import NO_RANKS, choose

@@ -19,7 +19,6 @@ from nbmem.frontends.notebook.sidebar.output import CellOutput, can_replace_outp
 from nbmem.frontends.sidebar.hub import Hub
 from nbmem.frontends.sidebar.messages import Cell, Sample
 from nbmem.frontends.sidebar.request_handler import RequestHandler
-from nbmem.views.markup import element
 
 if TYPE_CHECKING:
     from nbmem.api.tracing import Trace
@@ -83,6 +82,8 @@ class StatusLine:
     def _bundle(self) -> dict[str, str]:
         bundle = {"text/plain": self._text}
         if self._html:
+            from nbmem.views.markup import element
+
             bundle["text/html"] = str(element("div", self._text, style=_STYLE))
         return bundle
 
