@@ -49,20 +49,21 @@ def render_comparison(comparison: Comparison, *, width: int = 100) -> str:
 def render_comparison_html(comparison: Comparison) -> str:
     """Draw a comparison for a notebook: both timelines, then what changed."""
     drawn = overlay(comparison)
-    picture = [drawn.image(style.PICTURE)] if drawn else []
-    a, b = one_line(comparison.a.label), one_line(comparison.b.label)
+    picture = [element("div", drawn.image(style.PICTURE), style=style.SCROLL)] if drawn else []
+    heads = ("", "A", "B", "change")
     tables = [
-        _html_table(f"{a} against {b}", [("", a, b, "change"), *_figures(comparison)]),
-        *(
-            _html_table(head, [("", a, b, "change"), *rows])
-            for head, rows in _tables(comparison, 120)
-        ),
+        _html_table("Totals", [heads, *_figures(comparison)]),
+        *(_html_table(head, [heads, *rows]) for head, rows in _tables(comparison, 120)),
     ]
     sentences = [element("div", note, style=style.ABOUT) for note in comparison.notes]
     if not comparison.changes:
         sentences.insert(0, element("div", _SAME))
     first = element("div", _verdict(comparison), style=style.VERDICT)
-    return element("div", first, *picture, *tables, *sentences, style=style.BOX)
+    sides = [
+        element("div", f"{letter} = {one_line(side.label)}", style=style.LONG)
+        for letter, side in (("A", comparison.a), ("B", comparison.b))
+    ]
+    return element("div", first, *sides, *picture, *tables, *sentences, style=style.BOX)
 
 
 def render_comparison_page(comparison: Comparison) -> str:
@@ -156,26 +157,33 @@ def _signed(count: int) -> str:
 
 
 def _html_table(caption: str, rows: list[tuple[str, ...]]) -> Markup:
+    """Draw a table whose figures go below the name where it is narrow.
+
+    Roles are written out: rows that flow are no table to a screen reader otherwise.
+    """
     head, *body = rows
     return element(
         "table",
-        element("caption", caption, style=style.CAPTION),
+        element("caption", caption, style=f"{style.CAPTION};{style.FLOWING_PART}"),
+        element("thead", _html_row(head, "th"), role="rowgroup", style=style.FLOWING_PART),
         element(
-            "thead",
-            element(
-                "tr",
-                *(element("th", one_line(cell), scope="col", style=style.HEAD) for cell in head),
-            ),
+            "tbody", *(_html_row(row) for row in body), role="rowgroup", style=style.FLOWING_PART
         ),
-        element("tbody", *(_html_row(row) for row in body)),
-        style=style.TABLE,
+        role="table",
+        style=style.FLOWING,
     )
 
 
-def _html_row(row: tuple[str, ...]) -> Markup:
+def _html_row(row: tuple[str, ...], cell: str = "td") -> Markup:
+    """Draw a row: a name, and its figures."""
+    name, *figures = map(one_line, row)
+    heads = {"role": "columnheader", "scope": "col"}
+    of_name = heads if cell == "th" else {"role": "rowheader", "scope": "row"}
+    of_figure = heads if cell == "th" else {"role": "cell"}
     return element(
         "tr",
-        element("th", row[0].strip(), scope="row", style=style.TEXT),
-        *(element("td", cell, style=style.FIGURE) for cell in row[1:-1]),
-        element("td", row[-1], style=style.STRONG_FIGURE),
+        element("th", name.strip(), **of_name, style=style.FLOWING_NAME),
+        *(element(cell, figure, **of_figure, style=style.FLOWING_FIGURE) for figure in figures),
+        role="row",
+        style=style.FLOWING_ROW,
     )

@@ -28,6 +28,23 @@ TEXT = "text-align:left;padding:2px 5px;font-weight:400"
 NAME = "text-align:left;padding:2px 5px;font-weight:400;white-space:nowrap"
 FIGURE = "text-align:right;padding:2px 5px;font-weight:400;white-space:nowrap"
 STRONG_FIGURE = FIGURE.replace("font-weight:400", "font-weight:600")
+FLOWING = "display:block;max-width:600px;margin:0 0 12px 0;font-size:12px"
+"""For a table whose figures go below the name where it is narrower than 363 px, as in a sidebar.
+
+The name's width is beyond the line's then, and else what the figures leave. The sanitizer drops
+`calc()`; the width before it is for untrusted notebooks.
+"""
+FLOWING_PART = "display:block"
+FLOWING_ROW = f"display:flex;flex-wrap:wrap;justify-content:end;border-bottom:1px solid {_LINE}"
+FLOWING_NAME = (
+    "flex:1 1 150px;flex:1 1 calc((363px - 100%) * 999);min-width:0;text-align:left;padding:2px 0;"
+    "font-weight:400;"
+    "overflow-wrap:break-word"
+)
+FLOWING_FIGURE = (
+    "flex:0 0 auto;min-width:64px;text-align:right;padding:2px 0 2px 6px;font-weight:400;"
+    "white-space:nowrap"
+)
 SMALL = "font-size:11px;opacity:0.75;margin:0"
 SWATCH = (
     "display:inline-block;width:11px;height:11px;margin:0 7px 0 0;vertical-align:middle;"
@@ -37,6 +54,7 @@ SWATCH = (
 VERDICT = "font-size:15px;font-weight:600;margin:0 0 2px 0"
 FORMULA = "font-weight:600;margin:0 0 10px 0"
 FIGURES = "margin:0 0 2px 0"
+LONG = "overflow-wrap:break-word;margin:0 0 2px 0"
 ABOUT = "opacity:0.75;margin:0 0 8px 0"
 TILES = "display:flex;flex-wrap:wrap;gap:8px;margin:0 0 10px 0"
 TILE = f"border:1px solid {_LINE};border-radius:6px;padding:5px 10px;min-width:92px"

@@ -1,6 +1,7 @@
 """Comparison of two recordings to the byte, and limits on a peak."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -49,6 +50,29 @@ def test_what_changed_is_named_and_sorted_by_bytes():
     assert "  new" in str(found)
     assert "+100.0 MiB" in str(found)
     assert "<table" in found._repr_mimebundle_()["text/html"]
+
+
+def test_the_tables_fit_a_sidebar_and_long_labels_stand_above_them():
+    long = "a_recording_with_a_name_of_sixty_characters_and_no_blank_in_it"
+    a, b = trace_of_sizes(long, x=10), trace_of_sizes("b", x=30, **{"y" * 40: 2})
+    html = nbmem.diff(a, b)._repr_mimebundle_()["text/html"]
+    assert html.count(f"A = {long}") == 1
+    tables = re.findall(r"<table.*?</table>", html)
+    assert len(tables) >= 3
+    for table in tables:
+        assert long not in table
+        heads = re.search("<thead.*?</thead>", table)[0]
+        assert re.findall(r">(\w*)</th>", heads) == ["", "A", "B", "change"]
+        for row in re.findall("<tr.*?</tr>", table):
+            name, *figures = re.findall(r"<t[hd][^>]*>", row)
+            # The name may break anywhere; the figures, which may not, share the line below it.
+            assert "overflow-wrap:break-word" in name
+            assert "nowrap" not in name
+            widths = [
+                re.search(r"min-width:(\d+)px.*?padding:2px 0 2px (\d+)px", f) for f in figures
+            ]
+            assert sum(int(w[1]) + int(w[2]) for w in widths) <= 250 - 2 * 16
+            assert all('role="' in cell for cell in (name, *figures))
 
 
 def test_lines_are_compared_where_both_sides_have_them():
