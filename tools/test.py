@@ -189,14 +189,15 @@ def _warnings(python: Path, _fresh: bool) -> tuple[int, str]:  # noqa: FBT001
 def _ipython7(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Run the IPython tests on Colab's IPython.
 
-    The newest one is in the main environment. Only IPython and its kernel are installed anew.
+    The newest one is in the main environment. IPython, its kernel and the widgets' libraries are
+    installed anew.
     Everything else (torch is large) comes from the main environment, whose packages come after the
     small one's on the path.
     """
     if not (ROOT / "tests" / "notebook").exists():
         return 0, "left out: there is no tests/notebook"
     small = _beside(python, "ipython7", fresh=fresh)
-    tests = ("tests/notebook", "tests/sidebar")  # its ipykernel has no subshells
+    tests = ("tests/notebook", "tests/sidebar", "tests/explorer")  # no subshells, older widgets
     return _stream(str(small), "-m", "pytest", *_XDIST, "-m", "not slow", *tests)
 
 

@@ -302,3 +302,16 @@ def test_the_commands_help_imports_nothing_heavy():
         "except SystemExit: sys.stdout = out\n"
     )
     assert loaded == []
+
+
+def test_a_kernel_that_sends_no_comms_has_no_sidebar(shell, capsys, monkeypatch):
+    comm = pytest.importorskip("comm")
+    monkeypatch.setattr(shell, "kernel", object(), raising=False)
+    monkeypatch.setattr(comm, "create_comm", comm._create_comm)  # as ipykernel 6.17 leaves it
+    nbmem.load_ipython_extension(shell)
+    assert extension._LOADED[shell].sidebar_state() is None
+    nbmem.unload_ipython_extension(shell)
+    monkeypatch.setitem(sys.modules, "comm", None)
+    nbmem.load_ipython_extension(shell)
+    assert extension._LOADED[shell].sidebar_state() is None
+    assert capsys.readouterr().err == ""

@@ -134,15 +134,30 @@ def _end_estimates() -> None:
 def _sidebar(notebook: Notebook, before: HubState | None) -> Sidebar | None:
     """Create the kernel's side of the sidebar.
 
-    None in a terminal, which cannot show it, and if its creation fails.
+    None in a terminal, which cannot show it, in a kernel that sends no comms, and if its creation
+    fails.
     """
-    if getattr(notebook.shell, "kernel", None) is None:
+    if getattr(notebook.shell, "kernel", None) is None or not _sends_comms():
         return None
     with error_boundary("prepare the sidebar"):
         from nbmem.frontends.notebook.sidebar.sidebar import Sidebar
 
         return Sidebar(notebook, before)
     return None
+
+
+def _sends_comms() -> bool:
+    """Return whether the kernel sends what the package `comm` makes.
+
+    ipykernel before 6.18, which Colab has, brings comms of its own. There `comm` is missing, or has
+    the function that makes comms that send nothing.
+    """
+    try:
+        import comm
+    except ImportError:
+        return False
+    nowhere = getattr(comm, "_create_comm", None)
+    return nowhere is None or comm.create_comm is not nowhere
 
 
 @shell_entry("load the extension", in_cell=True)
