@@ -1,5 +1,6 @@
 """`%%nbmem fit`, `%%nbmem plan` and `%nbmem layers` in a shell."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -107,10 +108,9 @@ def test_the_process_of_a_question_starts_before_the_questions_imports(run, monk
 
     calls = []
     monkeypatch.setattr(worker_processes, "prepare", lambda: calls.append("process"))
-    monkeypatch.setitem(
-        sys.modules, "nbmem.estimates.options", None
-    )  # the first import, which fails
-    assert "import of nbmem.estimates.options halted" in run(f"{magic}\n{CELL}").err
+    first = "nbmem.estimates.options"
+    monkeypatch.setitem(sys.modules, first, None)  # its import fails
+    assert f"import of {first} halted" in run(f"{magic}\n{CELL}").err
     assert calls == ["process"]
     run(f"{magic} --engine torch\n{CELL}")  # it has processes of its own
     assert calls == ["process"]

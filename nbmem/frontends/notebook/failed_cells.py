@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.core.session.oom import Refusal
 
 MAX_ERRORS = 100
 """Out-of-memory errors of one cell that are retained, the latest."""

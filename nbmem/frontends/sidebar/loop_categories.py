@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nbmem.capture.record.progress import LoopProgress
+    from nbmem.core.session.host_memory import MachineParts
     from nbmem.frontends.sidebar.messages import Entry
 
 REST = ("rest", "activations etc.")
