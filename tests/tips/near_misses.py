@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.frameworks import test_advice
 from tests.oom import test_explained
 from tests.tips import (
+    test_attributes_not_moved,
     test_commands,
     test_gradient_cycles,
     test_growing_input,
@@ -180,6 +181,9 @@ del node
     "kept_after_use": NearMiss(
         code="x = torch.zeros(8 << 20, device='cuda')\ny = x * 2\nz = y * x"
     ),
+    "attributes_not_moved": NearMiss(
+        code=test_attributes_not_moved.EMPTIED, before=test_attributes_not_moved.CACHING
+    ),
     "large_temporaries": NearMiss(
         code="model = net(4096, 2).eval()\nwith torch.no_grad():\n"
         "    score = model(batch(16384, 4096)).mean().item()"
@@ -239,6 +243,9 @@ SPOKEN = {
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
+    "attributes_not_moved": (
+        test_attributes_not_moved.test_emptying_the_attribute_frees_what_was_promised
+    ),
     "large_result": (test_large_result.test_a_request_larger_than_the_card_is_told_with_its_place),
     "large_temporaries": (
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbmem.report.tips.rules import (
+    attributes_not_moved,
     autocast,
     autocast_copies,
     batch_size,
@@ -93,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     zero_bucket.RULE,
     late_stream.RULE,
     kept_after_use.RULE,
+    attributes_not_moved.RULE,
     large_result.RULE,
     large_temporaries.RULE,
     growing_input.RULE,
