@@ -53,7 +53,30 @@ def loss(target, logits):
 
 total = loss(torch.zeros(8192, device="cuda").long(), torch.ones(8192, 32000, device="cuda"))
 """
+NESTED = """
+class Inner(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        opened = x.sigmoid()
+        return self.inner(opened).sum()
+
+other = torch.ones(1024, 262144, device="cuda")
+x = torch.ones(1024, 262144, device="cuda")
+total = Outer()(x).item()
+"""
 SILENT = {
+    "functions of one name that call each other": NESTED,
+    "a forward that calls that of torch's class": "class Wide(nn.Linear):\n"
+    "    def forward(self, x):\n        return super().forward(x)\n"
+    "wide = Wide(1024, 65536).cuda()\nwith torch.no_grad():\n"
+    "    y = wide(torch.ones(4096, 1024, device='cuda')).mean().item()",
     "a function that makes its data": SCORES.format(call="0").replace(
         "def score(x):\n", "def score(x):\n    x = torch.zeros(1024, 262144, device='cuda')\n"
     )

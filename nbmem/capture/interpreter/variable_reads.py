@@ -65,6 +65,11 @@ class VariableReads:
             self._scopes[id(scope)] = _ScopeReads(scope)
         return self._scopes[id(scope)].unread(line)
 
+    def function_at(self, line: int) -> int:
+        """Return the first line of the innermost function that has a line; 0 without one."""
+        scope = None if self._tree is None else self._scope_at(line, at_top=False)
+        return 0 if scope is None or isinstance(scope, ast.Module) else scope.lineno
+
     @cached_property
     def _functions(self) -> list[Function]:
         """The functions of the file, each before those inside it."""

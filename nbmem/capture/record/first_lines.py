@@ -42,9 +42,11 @@ def large_allocation_lines(
 ) -> dict[str, Any]:
     """Return the lines of large allocations, as a fact of the session.
 
-    Keys: `frames` (file, line, function and text of each); `stacks` (whether an object of a library
-    made it, then indices of frames); `outer` (of each stack, the frames around these); `rows`
-    (card, event, stack); `unread` (a frame, and the variables that no line from there on reads).
+    Keys: `frames` (file, line, function and text of each); `begins` (the first line of each frame's
+    function, 0 if it is not known: each module's function is `forward`); `stacks` (whether an
+    object of a library made it, then indices of frames); `outer` (of each stack, the frames around
+    these); `rows` (card, event, stack); `unread` (a frame, and the variables that no line from
+    there on reads).
 
     Args:
         devices: The cards with their events.
@@ -74,12 +76,20 @@ def large_allocation_lines(
         [frame.file, frame.line, frame.function, _text(texts[frame.file], frame.line)]
         for frame in frames
     ]
-    unread = [*_unread(frames, texts)]
+    reads = {file: VariableReads(lines) for file, lines in texts.items() if len(lines) < MAX_LINES}
     return {
         "lines": {
-            "frames": described, "stacks": found, "outer": outer, "rows": rows, "unread": unread
+            "frames": described,
+            "begins": [
+                reads[frame.file].function_at(frame.line) if frame.file in reads else 0
+                for frame in frames
+            ],
+            "stacks": found,
+            "outer": outer,
+            "rows": rows,
+            "unread": [*_unread(frames, reads)],
         }
-    }  # fmt: skip
+    }
 
 
 def without_stacks(device: DeviceTrace) -> DeviceTrace:
@@ -94,12 +104,21 @@ def without_stacks(device: DeviceTrace) -> DeviceTrace:
 def _reduced(stack: Stack, frames: dict[Frame, int]) -> list[Any]:
     own = [frame for frame in stack if is_users(frame)][:CALLERS]
     inner = stack[: stack.index(own[0])] if own else stack
-    module = any(
-        frame.function in _MAKING
-        or (frame.function in _CALL and with_slashes(frame.file).endswith("nn/modules/module.py"))
-        for frame in inner
-    )
+    module = any(map(_is_of_module, inner))
     return [module, *(frames.setdefault(frame, len(frames)) for frame in own)]
+
+
+def _is_of_module(frame: Frame) -> bool:
+    """Return whether a library's module runs in a frame, or makes or moves its tensors.
+
+    A class of the user's calls the forward of torch's as `super().forward(x)`.
+    """
+    file = with_slashes(frame.file)
+    return (
+        frame.function in _MAKING
+        or (frame.function in _CALL and file.endswith("nn/modules/module.py"))
+        or (frame.function == "forward" and "/nn/modules/" in file)
+    )
 
 
 def _outer(stack: Stack, frames: dict[Frame, int]) -> list[int]:
@@ -108,14 +127,13 @@ def _outer(stack: Stack, frames: dict[Frame, int]) -> list[int]:
 
 
 def _unread(
-    frames: Mapping[Frame, int], texts: Mapping[str, Sequence[str]]
+    frames: Mapping[Frame, int], files: Mapping[str, VariableReads]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield frames with the variables that are not read from there on.
 
     A later cell may read any variable of a notebook.
     """
     in_notebook = running_shell() is not None
-    files = {file: VariableReads(lines) for file, lines in texts.items() if len(lines) < MAX_LINES}
     for frame, index in frames.items():
         at_top = frame.function.startswith(TOP_LEVEL)
         if frame.file not in files or (at_top and in_notebook):

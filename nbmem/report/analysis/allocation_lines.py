@@ -29,10 +29,13 @@ class UserLine:
     Attributes:
         frame: Its file, number and function.
         text: What the line says; empty if it was not kept.
+        begins: The first line of its function, which tells functions of one name apart; 0 if it is
+            not known.
     """
 
     frame: Frame
     text: str
+    begins: int = 0
 
     @property
     def place(self) -> str:
@@ -107,9 +110,12 @@ def _key(card_ledger: CardLedger, row: int) -> tuple[int, str]:
     return int(card_ledger.allocations.requested[row]), name
 
 
-def _stacks(fact: Mapping[str, list[list[Any]]]) -> list[AllocationLine | None]:
+def _stacks(fact: Mapping[str, list[Any]]) -> list[AllocationLine | None]:
+    described = fact["frames"]
+    begins = fact.get("begins") or [0] * len(described)
     frames = [
-        UserLine(Frame(file, line, function), text) for file, line, function, text in fact["frames"]
+        UserLine(Frame(file, line, function), text, first)
+        for (file, line, function, text), first in zip(described, begins, strict=True)
     ]
     return [
         AllocationLine(bool(module), tuple(frames[index] for index in own)) if own else None

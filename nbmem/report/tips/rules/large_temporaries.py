@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
     Lines = Mapping[int, AllocationLine]
+    _Function = tuple[str, str, int]
 
 SHARE = 1 / 3
 """Part of the peak that one function's temporaries have at least."""
@@ -78,11 +79,10 @@ KEPT = (Category.USER_TENSORS, Category.INPUTS)
 def check(e: Evidence) -> Findings:
     """Find the function whose temporaries are the largest part of the peak."""
     card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
-    functions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    functions: dict[_Function, list[int]] = defaultdict(list)
     written = _written_out(e, lines)
     for row, line in lines.items():
-        frame = line.lines[0].frame
-        key = frame.file, frame.function
+        key = _function_of(line)
         saved = card_ledger.category[row] == Category.ACTIVATIONS
         saved &= int(card_ledger.allocations.block[row]) >= written.get(key, NEVER)
         saved |= card_ledger.category[row] in KEPT and bool(_REPEATED.search(line.lines[0].text))
@@ -115,16 +115,21 @@ def _is_repeated(line: AllocationLine | None) -> bool:
     return line is not None and _REPEATED.search(line.lines[0].text) is not None
 
 
-def _written_out(e: Evidence, lines: Lines) -> dict[tuple[str, str], int]:
+def _function_of(line: AllocationLine) -> _Function:
+    inner = line.lines[0]
+    return inner.frame.file, inner.frame.function, inner.begins
+
+
+def _written_out(e: Evidence, lines: Lines) -> dict[_Function, int]:
     """Return functions that materialize a tensor needlessly, by their sizes.
 
     A graph may save such tensors, and what the function makes of them. They are half as large as
     the largest one, or larger.
     """
-    found: dict[tuple[str, str], int] = defaultdict(int)
+    found: dict[_Function, int] = defaultdict(int)
     for row, line in lines.items():
         if _WRITTEN_OUT.search(line.lines[0].text or "") and not line.by_module:
-            key = line.lines[0].frame.file, line.lines[0].frame.function
+            key = _function_of(line)
             found[key] = max(found[key], int(e.card_ledger.allocations.block[row]) // 2)
     return found
 
