@@ -137,6 +137,7 @@ def session(name: str) -> Session:
         "float32_bytes": 1 << 20,
         "blocks": [{"path": "layers", "class": "Block", "count": 4}],
         "relu_not_inplace": 2,
+        "checkpointed": {"count": 4, "training": 0, "evaluating": ""},
         "called": True,
     }
     call = {

@@ -8,6 +8,7 @@ from tests.frameworks import test_advice
 from tests.oom import test_explained
 from tests.tips import (
     test_attributes_not_moved,
+    test_checkpointing_off,
     test_commands,
     test_gradient_cycles,
     test_growing_input,
@@ -151,6 +152,11 @@ del node
         everything=True,
         before=MODEL + "from torch.utils.checkpoint import checkpoint_sequential",
     ),
+    "checkpointing_off": NearMiss(
+        code=test_checkpointing_off.SILENT["an evaluation behind the training"],
+        before=test_checkpointing_off.OWN,
+        card="T4",
+    ),
     "inplace_activations": NearMiss(
         code=loop(rows=8192).replace(
             "optimizer =", "for m in model.modules():\n    m.inplace = True\noptimizer ="
@@ -243,6 +249,7 @@ SPOKEN = {
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
+    "checkpointing_off": test_checkpointing_off.test_the_peak_falls_by_what_was_promised,
     "attributes_not_moved": (
         test_attributes_not_moved.test_emptying_the_attribute_frees_what_was_promised
     ),

@@ -21,6 +21,7 @@ from nbmem.capture.tensors.modules import (
     is_plain_sequence,
     is_tensor,
     is_training,
+    own_attributes,
     param_groups,
     parameters_of_group,
     states,
@@ -123,6 +124,9 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
         "relu_not_inplace": len(not_in_place),
         "relu_classes": sorted(set(not_in_place)),
     }
+    checkpointed = _checkpointed(tree)
+    if checkpointed is not None:
+        found["checkpointed"] = checkpointed
     if type(module).__name__ == "DistributedDataParallel":
         found["gradient_as_bucket_view"] = bool(module.__dict__.get("gradient_as_bucket_view"))
     if type(module).__name__ == "FullyShardedDataParallel":
@@ -135,6 +139,33 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     if sent is not None:
         found["zero"] = sent
     return found
+
+
+def _checkpointed(tree: ModuleTree) -> dict[str, Any] | None:
+    """Describe the modules that say that their blocks are checkpointed, or return None.
+
+    Classes of transformers, of diffusers and of many trainers have the attribute, and ask for it
+    and for training mode. The result has the `count` of such modules, how many are in `training`
+    mode, and the path of the outermost module in eval mode around one (`evaluating`, or None).
+    """
+    inside = [*zip(tree.paths.values(), map(own_attributes, tree.modules()), strict=False)]
+    places = [path for path, own in inside if own.get("gradient_checkpointing") is True]
+    if not places:
+        return None
+    modes = {path: bool(own.get("training", True)) for path, own in inside}
+    outer = next((place for place in places if not modes[place]), None)
+    return {
+        "count": len(places),
+        "training": sum(modes[place] for place in places),
+        "evaluating": None if outer is None else _outermost_evaluating(outer, modes),
+    }
+
+
+def _outermost_evaluating(path: str, modes: Mapping[str, bool]) -> str:
+    """Return the path of the outermost module in eval mode around a path, itself included."""
+    parts = path.split(".") if path else []
+    around = (".".join(parts[:n]) for n in range(len(parts) + 1))
+    return next((one for one in around if modes.get(one) is False), path)
 
 
 def _static_facts(tree: ModuleTree) -> tuple[dict[str, Any], list[int]]:

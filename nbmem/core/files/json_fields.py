@@ -44,6 +44,7 @@ _MODULE: Kind = {
     "blocks": (_BLOCK,),
     "relu_not_inplace": "int",
     "called": "bool",
+    "checkpointed?": {"count": "int", "training": "int", "evaluating": "str?"},
     "gradient_as_bucket_view?": "bool",
     "fsdp_units?": "[int]",
     "fsdp_paths?": "[str]",

@@ -56,7 +56,9 @@ class BlockActivations:
         return np.array([rows[0] for rows in self.blocks], np.int64)
 
 
-def block_activations(card_ledger: CardLedger, model: Mapping[str, Any]) -> BlockActivations | None:
+def block_activations(
+    card_ledger: CardLedger, model: Mapping[str, Any], *, every: bool = False
+) -> BlockActivations | None:
     """Find what the blocks keep that checkpointing would recompute, or None.
 
     With a library's own call these are the blocks of all lists, else those of the list that keeps
@@ -65,6 +67,7 @@ def block_activations(card_ledger: CardLedger, model: Mapping[str, Any]) -> Bloc
     Args:
         card_ledger: The card's ledger.
         model: The facts of the module.
+        every: Whether the blocks of all lists are checkpointed in any case.
     """
     lists = _outermost(model.get("blocks") or [])
     if not lists:
@@ -82,11 +85,11 @@ def block_activations(card_ledger: CardLedger, model: Mapping[str, Any]) -> Bloc
     largest, blocks = found[0]
     path = str(largest["path"])
     own = checkpointing_call(model, path)
-    if own is not None:
+    if own is not None or every:
         blocks = [rows for _, rows_of in found for rows in rows_of]
     code = own or checkpoint_code(blocks_of(model, path))
     return BlockActivations(
-        path="" if own is not None else path,
+        path="" if own is not None or every else path,
         kind=str(largest["class"]),
         blocks=tuple(blocks),
         code=code,

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.block_activations import BlockActivations, block_activations
+from nbmem.report.analysis.block_activations import block_activations
+from nbmem.report.analysis.checkpointed_modules import is_switched_off
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
+from nbmem.report.tips.detectors.checkpointed_blocks import checkpointing_saving
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def check(e: Evidence) -> Findings:
         model is None
         or not forward
         or e.phases("recompute")
+        or is_switched_off(e.session, model)
         or any(r.depth for r in e.report.phases)
     ):
         return
@@ -64,16 +67,10 @@ def check(e: Evidence) -> Findings:
 
 
 def _of_named(e: Evidence, found: BlockActivations, kept: int) -> Finding | None:
-    """Return the tip for blocks whose activations have names, or None.
-
-    One block at a time is recomputed, and each keeps its input, which is at most as large as what
-    it saves first.
-    """
+    """Return the tip for blocks whose activations have names, or None."""
     size = e.card_ledger.allocations.block
     sums = [int(size[rows].sum()) for rows in found.blocks]
-    rest = np.setdiff1d(found.rows, found.first)
-    high = e.peak_saving(found.rows)
-    low = e.peak_saving(rest) - max(sums)
+    low, high = checkpointing_saving(e, found)
     if low <= 0 or not e.worth(low):
         return None
     own = "" if not found.path else f".{found.path}"
