@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.block_activations import block_activations
+from nbmem.report.analysis.block_activations import BlockActivations, block_activations
 from nbmem.report.analysis.checkpointed_modules import is_switched_off
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.program_names import blocks_of, checkpoint_code
