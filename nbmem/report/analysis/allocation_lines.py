@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from nbmem.report.ledger.card_ledger import CardLedger
 
+MOST_TEXT = 60
+"""Characters of a line in a title."""
 COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 """Functions that Python makes of a line, up to 3.11."""
 _known: WeakKeyDictionary[CardLedger, dict[int, AllocationLine]] = WeakKeyDictionary()
@@ -55,6 +57,11 @@ class AllocationLine:
 
     by_module: bool
     lines: tuple[UserLine, ...]
+
+
+def shorten(text: str) -> str:
+    """Return a line's text for a title, cut where it is too long."""
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
 
 
 def allocation_lines(card_ledger: CardLedger) -> Mapping[int, AllocationLine]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from nbmem.report.analysis.library_calls import PART
 from nbmem.report.analysis.program_names import largest_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping, Sequence
 
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
@@ -74,57 +75,77 @@ class Logits:
         return int(self.head["words"]) * int(self.head["width"]) * _FLOAT32
 
 
+def shape_in_name(name: str) -> list[int] | None:
+    """Return the shape in a tensor's name; None if it has none, or no dimension."""
+    found = _FORM.search(name)
+    sizes = [] if found is None else [int(n) for n in found[1].replace(",", " ").split()]
+    return sizes or None
+
+
 def logits_of(card_ledger: CardLedger) -> Logits | None:
     """Find the scores of the largest model's words, or None.
 
-    None if the model has no layer that scores words, or if nothing large is of it.
+    A teacher and its student have the same words: then the model is the one that made most of what
+    is found. None if the largest model has no layer that scores words, or if nothing large is of
+    it.
     """
     model = largest_model(card_ledger.session)
-    head = None if model is None else model.get("head")
-    if model is None or not head:
+    if model is None or not model.get("head"):
         return None
-    place = f"{model['name']}.{head['path']}"
-    words = int(head["words"])
-    candidates = _candidates(card_ledger, head)
-    rows = [row for row in candidates if _is_of(card_ledger, row, place, words)]
+    words = int(model["head"]["words"])
+    models = {
+        f"{one['name']}.{one['head']['path']}": one
+        for one in (model, *(card_ledger.session.facts.get("modules") or []))
+        if one.get("called") and one.get("head") and int(one["head"]["words"]) == words
+    }
+    candidates = _candidates(card_ledger, [one["head"] for one in models.values()], words)
+    rows = [row for row in candidates if _is_of(card_ledger, row, models, words)]
     if not rows:
         return None
     found = np.array(rows, np.int64)
+    made: Counter[str] = Counter()
+    for row in rows:
+        made[module_in_any_name(card_ledger.name(row) or "") or ""] += int(
+            card_ledger.allocations.requested[row]
+        )
+    model = models[max(models, key=lambda place: made[place])]
+    head = model["head"]
     return Logits(
         model=model, head=head, rows=found, positions=_positions(card_ledger, found, head)
     )
 
 
-def _candidates(card_ledger: CardLedger, head: Mapping[str, Any]) -> list[int]:
+def _candidates(
+    card_ledger: CardLedger, heads: Sequence[Mapping[str, Any]], words: int
+) -> list[int]:
     """Return the rows with the bytes of scores of more than one part."""
-    a, words = card_ledger.allocations, int(head["words"])
+    a = card_ledger.allocations
     large = (a.requested % (_HALF * words) == 0) & (a.requested > _HALF * words * PART)
     kinds = np.isin(card_ledger.category, _KINDS)
     backward = card_ledger.phases.named(card_ledger.born_in, "backward")
     # In backward, a temporary of the layer may be the gradient of its weight.
-    weights = [words * int(head["width"]) * width for width in (_HALF, _FLOAT32)]
+    weights = [words * int(h["width"]) * width for h in heads for width in (_HALF, _FLOAT32)]
     temporary = card_ledger.category == Category.TEMPORARIES
     weight = backward & temporary & np.isin(a.requested, weights)
     found: list[int] = np.flatnonzero(large & kinds & ~weight & (a.allocated_at >= 0)).tolist()
     return found
 
 
-def _is_of(card_ledger: CardLedger, row: int, place: str, words: int) -> bool:
-    """Return whether a name has the shape of scores, or leads to the layer."""
+def _is_of(card_ledger: CardLedger, row: int, places: Container[str], words: int) -> bool:
+    """Return whether a name has the shape of scores, or leads to a layer that makes them."""
     name = card_ledger.name(row)
     if name is None:
         return False
-    shape = _FORM.search(name)
+    shape = shape_in_name(name)
     if shape is not None:
-        return int(shape[1].replace(",", " ").split()[-1]) == words
-    return module_in_any_name(name) == place
+        return shape[-1] == words
+    return module_in_any_name(name) in places
 
 
 def _positions(card_ledger: CardLedger, rows: Ints, head: Mapping[str, Any]) -> int:
     """Return the positions by the forms in the names, or else by the bytes."""
     words = int(head["words"])
-    shapes = (_FORM.search(card_ledger.name(row) or "") for row in rows.tolist())
-    sizes = [[int(n) for n in shape[1].replace(",", " ").split()] for shape in shapes if shape]
-    known = [math.prod(shape) // words for shape in sizes if shape and shape[-1] == words]
+    shapes = (shape_in_name(card_ledger.name(row) or "") for row in rows.tolist())
+    known = [math.prod(shape) // words for shape in shapes if shape and shape[-1] == words]
     most = int(card_ledger.allocations.requested[rows].max())
     return max(known, default=most // (2 * _HALF * words))

@@ -21,20 +21,17 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.growth_candidates import common_place
-from nbmem.report.tips.rule import Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.holders import HeldStorage
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 MOVED = (Category.WEIGHTS, Category.BUFFERS, Category.GRADIENTS)
 """Categories of what moves with a module."""
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the tensors that modules left on the card."""
     told: set[int] = set()
     for name in sorted(_moved(e), key=len):  # an outer module comes before its parts

@@ -24,18 +24,15 @@ from nbmem.report.analysis.block_activations import block_activations
 from nbmem.report.analysis.checkpointed_modules import is_switched_off
 from nbmem.report.analysis.program_names import blocks_of
 from nbmem.report.tips.detectors.checkpointed_blocks import checkpointing_saving
-from nbmem.report.tips.rule import Rule, estimated, fmt, fmt_range
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
     _Saving = tuple[int, int, dict[str, Any], str]
 
 
-def check(e: Evidence) -> Iterator[Finding]:
+def check(e: Evidence) -> Findings:
     """Find the model that kept what it should have recomputed."""
     if e.phases("recompute"):
         return

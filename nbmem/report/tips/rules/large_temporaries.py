@@ -26,7 +26,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import TOP_LEVEL
-from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_lines
+from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_lines, shorten
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ PARTS = 8
 """Parts for which a saving is promised at least: one part's temporaries remain."""
 LISTED = 4
 """Tensors of one line from which they are the items of a list."""
-MOST_TEXT = 60
-"""Characters of a line in a title."""
 _DATA = re.compile(
     r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)\("
     r"|\.cuda\(|\.to\((?!dtype=|[\w.]*dtype\)|torch\.(?:b?float|int|uint|half|double|long|bool)\d*\))"
@@ -175,8 +173,8 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
     function = largest.frame.function
     inside = "" if function.startswith(TOP_LEVEL) else f" in {function}()"
     caller = _caller(rows, lines, largest)
-    called = f", called by `{_short(caller.text)}`," if caller is not None and caller.text else ""
-    what = f"`{_short(largest.text)}` ({largest.place})" if largest.text else largest.place
+    called = f", called by `{shorten(caller.text)}`," if caller is not None and caller.text else ""
+    what = f"`{shorten(largest.text)}` ({largest.place})" if largest.text else largest.place
     total = fmt(sum(sizes.values()))
     return RULE.finding(
         title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
@@ -217,10 +215,6 @@ def _cure(lines: Sequence[UserLine], caller: UserLine | None) -> str:
     if caller is not None:
         return "make and use them one by one"
     return "compute it in parts, each used before the next (`x.split(n)`)"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
 
 
 RULE = Rule(name="large_temporaries", text=__doc__, check=check)

@@ -4,7 +4,8 @@ What it sees
     A language model's layer that scores words, and tensors of its scores: logits, their float32
     copy, what the loss saves, and the gradients of these. In a training they are half of the peak
     and a quarter of the card, or memory is short and they are a quarter of the peak. In inference:
-    logits of all positions, from a quarter of the peak on.
+    logits of all positions, from a quarter of the peak on. And a line that casts all scores to
+    float32, of which a loop then reads a part at a time.
 What it costs
     Each is positions x words x 2 or 4 bytes: for 8 x 1,024 positions and 128,256 words 2 or 4 GiB.
     Three or four of them live at once.
@@ -13,7 +14,8 @@ Do instead
     for a model of transformers. `use_liger_kernel=True` in TrainingArguments fuses both steps if
     Liger is installed; trl's SFTTrainer computes its `nll` loss in parts since 1.0; in torch 2.13
     `torch.nn.functional.linear_cross_entropy(hidden, weight, target, options=...)` is both in one
-    call. For generation, `logits_to_keep=1` scores the last position only.
+    call. For generation, `logits_to_keep=1` scores the last position only. In a loop over parts of
+    the scores, cast each part inside the loop.
 When to ignore it
     The peak lies elsewhere, or the vocabulary is small. The head is computed twice: for a model of
     some billion weights 1 to 3% more time.
@@ -21,20 +23,26 @@ When to ignore it
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.tensor_names import is_graph_name, is_place, without_shape
+from nbmem.core.session.source_files import TOP_LEVEL
+from nbmem.core.session.tensor_names import VIEW, is_graph_name, is_place, without_shape
 from nbmem.core.session.variable_paths import parse_path
+from nbmem.report.analysis.allocation_lines import AllocationLine, allocation_lines, shorten
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
-from nbmem.report.analysis.logits import Logits, logits_of
+from nbmem.report.analysis.logits import Logits, logits_of, shape_in_name
 from nbmem.report.analysis.program_names import is_expression
-from nbmem.report.tips.rule import Findings, Rule, fmt, fmt_range, simulated
+from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
+FLOAT32 = 4
+_CAST = re.compile(r"\.float\(\)|\bfloat32\b|\.double\(\)|\bfloat64\b")
 OF_THE_PEAK, OF_THE_CARD = 0.5, 0.25
 """Parts from which the scores of a training are told on a card with room."""
 
@@ -47,7 +55,8 @@ def check(e: Evidence) -> Findings:
     phases = e.card_ledger.phases
     training = phases.named(e.card_ledger.born_in[found.rows], "forward", "backward")
     if training.any():
-        yield from _trained(e, found)
+        cast = list(_cast_in_one(e, found))
+        yield from cast or _trained(e, found)
     else:
         yield from _inferred(e, found)
 
@@ -68,6 +77,47 @@ def _trained(e: Evidence, found: Logits) -> Findings:
         saves=simulated(high - kept, high),
         code=loss_in_parts(found.model),
     )
+
+
+def _cast_in_one(e: Evidence, found: Logits) -> Findings:
+    """Find a line that casts all scores to float32 though only parts are read.
+
+    Cast part by part, the scores and their gradients stay in half precision: half of the gradients
+    are saved for sure. A part's copy may be freed before the next one, or be kept for backward.
+    """
+    lines, ledger = allocation_lines(e.card_ledger), e.card_ledger
+    large = found.rows[np.argsort(-ledger.allocations.block[found.rows], kind="stable")]
+    cast = [row for row in large.tolist() if row in lines and _is_cast_in_one(e, row, lines[row])]
+    if not cast:
+        return
+    line = lines[cast[0]].lines[0]
+    rows = np.array([row for row in cast if lines[row].lines[0] == line], np.int64)
+    back = found.rows[ledger.phases.named(ledger.born_in[found.rows], "backward")]
+    high = e.peak_saving(np.union1d(rows, back))
+    low = min(high, e.peak_saving(back) // 2)
+    if not e.is_large_part(low):
+        return
+    size = fmt(int(ledger.allocations.requested[rows[0]]))
+    function = line.frame.function
+    inside = "" if function.startswith(TOP_LEVEL) else f" in {function}()"
+    yield RULE.finding(
+        title=f"`{shorten(line.text)}` ({line.place}){inside} casts all scores "
+        f"to float32: cast each part where it is read, {fmt_range(low, high)} less at the peak",
+        evidence=f"The copy of the scores of {int(found.head['words']):,} words takes {size}, and "
+        "only parts of it are read at a time. Its gradients are in float32 and as large as the "
+        "whole, for every part that is read.",
+        saves=estimated(low, high),
+    )
+
+
+def _is_cast_in_one(e: Evidence, row: int, line: AllocationLine) -> bool:
+    """Return whether a line of the user's cast a tensor whose parts are read."""
+    if line.by_module or not _CAST.search(line.lines[0].text):
+        return False
+    name = e.card_ledger.name(row) or ""
+    shape = shape_in_name(name)
+    whole = int(e.card_ledger.allocations.requested[row])
+    return name.endswith(VIEW) and shape is not None and 2 * FLOAT32 * math.prod(shape) <= whole
 
 
 def _than(e: Evidence, found: Logits) -> str:
