@@ -43,6 +43,8 @@ def test_every_rule_has_a_program_or_a_test_of_its_own():
         "test_predictions.py",
         "test_gradient_cycles.py",
         "test_growing_input.py",
+        "test_attributes_not_moved.py",
+        "test_checkpointing_off.py",
         "test_kept_after_use.py",
         "test_commands.py",
         "test_large_result.py",

@@ -1,9 +1,9 @@
 """Each call of a model takes more than the one before: its input grows.
 
 What it sees
-    A model that is called again and again, each time with more rows than the time before, twice as
-    many at least in the end, and nothing of it stays on the card: a list whose batch is used and
-    not emptied, so that each call has the rows of all calls before.
+    A model that is called again and again, each time with equally many rows more than the time
+    before, twice as many at least in the end, and nothing of it stays on the card: a list whose
+    batch is used and not emptied, so that each call has the rows of all calls before.
 What it costs
     As many times the memory of the first call as its rows have become, and the time of all of them.
 Do instead
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 FACTOR = 2
 """Rows of the last input, as a multiple of those of the first one, from which it grows."""
-RISING = 0.9
-"""Part of the calls that have more rows than the one before. None has fewer."""
+EVEN = 0.9
+"""Part of the calls that have equally many rows more than the one before: what is added each time.
+None has fewer."""
 NAMED = 0.75
 """Part of the calls whose inputs must be known."""
 _INPUT = re.compile(r"input .*\((\d+)[,)]")
@@ -107,7 +108,7 @@ def _is_growing(e: Evidence, calls: _Calls) -> bool:
     return bool(
         calls.rows[-1] >= FACTOR * calls.rows[0]
         and rises.min() >= 0
-        and (rises > 0).mean() >= RISING
+        and (rises == np.median(rises)).mean() >= EVEN
         and e.report.peak.at.event >= calls.begins[-1]
     )
 
