@@ -40,6 +40,8 @@ def test_every_rule_has_a_program_or_a_test_of_its_own():
     here = Path(__file__).parent
     beside = here.parent / "frameworks" / "test_advice.py"
     own = (
+        "test_attributes_not_moved.py",
+        "test_checkpointing_off.py",
         "test_predictions.py",
         "test_gradient_cycles.py",
         "test_growing_input.py",

@@ -82,4 +82,4 @@ def _is_left(e: Evidence, held: HeldStorage, module: str) -> bool:
     return all(way.path.endswith(end) for way in held.holders)
 
 
-RULE = Rule(name="attributes_not_moved", text=__doc__, check=check, anywhere=True)
+RULE = Rule(name="attributes_not_moved", text=__doc__, check=check)

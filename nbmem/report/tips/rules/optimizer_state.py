@@ -29,12 +29,11 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import VIEW, without_shape
 from nbmem.report.analysis.optimizer_state import can_be_fused, fused_code
-from nbmem.report.tips.evidence import LARGE_PART, MIN_SHARE
+from nbmem.report.tips.evidence import LARGE_PART, MIN_SHARE, Evidence
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
-    from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.3
 ALL_WEIGHTS = 0.9
