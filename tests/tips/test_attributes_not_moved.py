@@ -68,7 +68,7 @@ def test_emptying_the_attribute_frees_what_was_promised(run, behind):
     trace, names = run(LEFT.format(before="", behind=behind), before=CACHING, card="T4")
     (tip,) = tips(trace)
     assert tip.title == (
-        "`encoder.cache` still on the card though `encoder` was moved to the CPU: empty it "
+        "`encoder.cache` is still on the card though `encoder` was moved to the CPU: empty it "
         "before, 192.0 MiB less"
     )
     held = torch.cuda.memory_allocated()
@@ -79,7 +79,7 @@ def test_emptying_the_attribute_frees_what_was_promised(run, behind):
 def test_several_attributes_are_told_together(run):
     code = LEFT.format(before="encoder.last = batch(16384)", behind="")
     (tip,) = tips(run(code, before=CACHING, card="T4")[0])
-    assert tip.title.startswith("Attributes of `encoder` still on the card")
+    assert tip.title.startswith("Attributes of `encoder` are still on the card")
     assert tip.low == 256 * MIB
 
 

@@ -41,9 +41,11 @@ def check(e: Evidence) -> Findings:
         if not left or not e.is_needless(freed):
             continue
         place = common_place(_path(held, name) or "" for held in left)
-        which = f"`{place}`" if place != name else f"Attributes of `{name}`"
+        which, it = (f"`{place}` is", "it")
+        if place == name:
+            which, it = f"Attributes of `{name}` are", "them"
         yield RULE.finding(
-            title=f"{which} still on the card though `{name}` was moved to the CPU: empty it "
+            title=f"{which} still on the card though `{name}` was moved to the CPU: empty {it} "
             f"before, {fmt(freed)} less",
             evidence=f'`{name}.to("cpu")` moves parameters and buffers only. '
             f"{len(left)} {'tensors' if len(left) > 1 else 'tensor'} that nothing else holds "
