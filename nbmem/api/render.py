@@ -67,7 +67,7 @@ def read(
 
 
 def read_figures(session: Session) -> Report:
-    """Build the report of the card that held the most, without tips or other cards.
+    """Build the report of the card that held most, without tips.
 
     A search runs a program many times, and reads the figures of each run alone.
 

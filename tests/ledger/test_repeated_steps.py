@@ -7,8 +7,7 @@ import numpy as np
 from nbmem.core.session.spans import Span
 from nbmem.report.ledger.gradients import _matched
 from nbmem.report.ledger.phase_map import PhaseMap
-from nbmem.report.ledger.repeated_steps import find_repeats
-from nbmem.report.ledger.retained_results import select_outliving_results
+from nbmem.report.ledger.repeated_steps import find_repeats, select_outliving_results
 
 
 def loop(*phases):

@@ -66,7 +66,7 @@ class VariableReads:
         return self._scopes[id(scope)].unread(line)
 
     def function_at(self, line: int) -> int:
-        """Return the first line of the innermost function that has a line; 0 without one."""
+        """Return the first line of the innermost function that has a line, or 0."""
         scope = None if self._tree is None else self._scope_at(line, at_top=False)
         return 0 if scope is None or isinstance(scope, ast.Module) else scope.lineno
 

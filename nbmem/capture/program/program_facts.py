@@ -142,7 +142,7 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
 
 
 def _checkpointed(tree: ModuleTree) -> dict[str, Any] | None:
-    """Describe the modules that say that their blocks are checkpointed, or return None.
+    """Describe modules whose blocks are said to be checkpointed, or None.
 
     Classes of transformers, of diffusers and of many trainers have the attribute, and ask for it
     and for training mode. The result has the `count` of such modules, how many are in `training`
@@ -162,7 +162,7 @@ def _checkpointed(tree: ModuleTree) -> dict[str, Any] | None:
 
 
 def _outermost_evaluating(path: str, modes: Mapping[str, bool]) -> str:
-    """Return the path of the outermost module in eval mode around a path, itself included."""
+    """Return the path of the outermost module in eval mode around a path."""
     parts = path.split(".") if path else []
     around = (".".join(parts[:n]) for n in range(len(parts) + 1))
     return next((one for one in around if modes.get(one) is False), path)

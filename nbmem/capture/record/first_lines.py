@@ -109,7 +109,7 @@ def _reduced(stack: Stack, frames: dict[Frame, int]) -> list[Any]:
 
 
 def _is_of_module(frame: Frame) -> bool:
-    """Return whether a library's module runs in a frame, or makes or moves its tensors.
+    """Return whether a frame runs, makes or moves a module of a library.
 
     A class of the user's calls the forward of torch's as `super().forward(x)`.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def progress_text(probes: Collection[Probe], left: str) -> str:
-    """Format the number of runs so far, the mean time of each, and what is left.
+    """Format the number of runs, the mean time of each, and what is left.
 
     Args:
         probes: The runs.

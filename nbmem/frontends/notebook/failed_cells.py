@@ -128,7 +128,10 @@ class FailureWatch:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an exception is, or was caused by, an out-of-memory error."""
+    """Return whether an exception was caused by an out-of-memory error.
+
+    Or is one itself.
+    """
     if error is None:
         return False
     from nbmem.core.session.oom import oom_in

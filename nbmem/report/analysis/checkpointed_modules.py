@@ -1,4 +1,4 @@
-"""Find models whose gradient checkpointing is on and switched off by eval mode."""
+"""Find models whose gradient checkpointing eval mode switches off."""
 
 from __future__ import annotations
 

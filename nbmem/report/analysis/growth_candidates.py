@@ -304,7 +304,7 @@ def list_of(path: str) -> str:
 
 
 def with_parts(place: str, parts: Sequence[str]) -> str:
-    """Write a place with those inside it that hold something, if there are several."""
+    """Write a place with those inside it that hold something."""
     if len(parts) < 2:
         return f"`{place}`"
     inside = " and ".join(f"`{part}`" for part in parts[:LISTED])

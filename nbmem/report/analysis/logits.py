@@ -76,7 +76,7 @@ class Logits:
 
 
 def shape_in_name(name: str) -> list[int] | None:
-    """Return the shape in a tensor's name; None if it has none, or no dimension."""
+    """Return the shape in a tensor's name; None without any dimension."""
     found = _FORM.search(name)
     sizes = [] if found is None else [int(n) for n in found[1].replace(",", " ").split()]
     return sizes or None
@@ -132,7 +132,7 @@ def _candidates(
 
 
 def _is_of(card_ledger: CardLedger, row: int, places: Container[str], words: int) -> bool:
-    """Return whether a name has the shape of scores, or leads to a layer that makes them."""
+    """Return whether a name is of scores, or of a layer that makes them."""
     name = card_ledger.name(row)
     if name is None:
         return False

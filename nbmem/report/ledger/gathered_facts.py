@@ -25,8 +25,7 @@ from nbmem.report.ledger.grown_variables import find_growing_variables
 from nbmem.report.ledger.observations import observations_of, spread_to_repeats
 from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 from nbmem.report.ledger.reduction_staging import NAME, select_by_overlap, select_staging_buffers
-from nbmem.report.ledger.repeated_steps import find_repeats
-from nbmem.report.ledger.retained_results import select_outliving_results
+from nbmem.report.ledger.repeated_steps import find_repeats, select_outliving_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

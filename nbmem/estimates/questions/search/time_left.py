@@ -45,7 +45,7 @@ RECENT = 6
 
 
 def of_rough_search(search: Search, probes: Collection[Probe]) -> RunCount | None:
-    """Return how many runs are left while bounds are narrowed; None if unknown.
+    """Return how many runs are left to narrow the bounds; None if unknown.
 
     Args:
         search: The search.

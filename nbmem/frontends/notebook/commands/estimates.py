@@ -32,7 +32,7 @@ def prepare_estimates(shell: Any) -> None:
 
 
 def begin_question(argument: str) -> None:
-    """Start the estimate subprocess for a question of many runs, unless one is idle.
+    """Start the subprocess for a question of many runs, unless one is idle.
 
     This comes before anything else is imported, so that the process imports torch meanwhile.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def checkpointing_saving(e: Evidence, found: BlockActivations) -> tuple[int, int]:
-    """Return by how much checkpointed blocks lower the peak, at least and at most.
+    """Return by how much checkpointed blocks lower the peak, as a range.
 
     One block at a time is recomputed, and each keeps its input, which is at most as large as what
     it saves first.

@@ -39,7 +39,7 @@ NAMED = 0.75
 _INPUT = re.compile(r"input .*\((\d+)[,)]")
 
 
-class _Calls(NamedTuple):
+class _RisingCalls(NamedTuple):
     """The calls of a model, in their order.
 
     Attributes:
@@ -74,7 +74,7 @@ def check(e: Evidence) -> Findings:
     )
 
 
-def _called(e: Evidence) -> Iterator[_Calls]:
+def _called(e: Evidence) -> Iterator[_RisingCalls]:
     """Yield the models that were called several times with a new input."""
     a, ledger, calls = e.card_ledger.allocations, e.card_ledger, e.trace.calls
     if calls is None:
@@ -93,7 +93,7 @@ def _called(e: Evidence) -> Iterator[_Calls]:
         if own.sum() >= max(MIN_ITERATIONS, NAMED * len(begins)):
             mine = inputs[last[own]]
             given = a.allocated_at[mine]
-            yield _Calls(name, given, rows_of[mine], _taken(e, given))
+            yield _RisingCalls(name, given, rows_of[mine], _taken(e, given))
 
 
 def _taken(e: Evidence, begins: Ints) -> Ints:
@@ -103,7 +103,7 @@ def _taken(e: Evidence, begins: Ints) -> Ints:
     return np.array([span.max() - span[0] for span in spans], np.int64)
 
 
-def _is_growing(e: Evidence, calls: _Calls) -> bool:
+def _is_growing(e: Evidence, calls: _RisingCalls) -> bool:
     rises = np.diff(calls.rows)
     return bool(
         calls.rows[-1] >= FACTOR * calls.rows[0]
@@ -113,7 +113,7 @@ def _is_growing(e: Evidence, calls: _Calls) -> bool:
     )
 
 
-def _saved(e: Evidence, calls: _Calls) -> tuple[int, int]:
+def _saved(e: Evidence, calls: _RisingCalls) -> tuple[int, int]:
     """Return by how much the peak falls at least and at most.
 
     Each call has as many rows as the first one then, and each row takes as much as those of the
