@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

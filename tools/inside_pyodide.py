@@ -9,13 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TESTS = (
     "tests/core/test_arguments.py",

@@ -15,14 +15,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from environment import require_python
 from installing import ROOT, install, print_line, python_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 VERSION_FILE = ROOT / "nbmem" / "core" / "version.py"
 RECIPE = ROOT / "tools" / "recipe.yaml"

@@ -15,12 +15,12 @@ import argparse
 import ast
 import random
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from installing import ROOT, print_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _SENTENCE = re.compile(r"[A-Za-z{].*[.?:]", re.DOTALL)

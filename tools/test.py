@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import python314
 import release
@@ -30,9 +31,6 @@ from environment import (
 )
 from installing import ROOT, pip, print_line
 from vscode import install as install_vscode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1", "-raR"]
 """A failed test is run once more, and the last line reports it. A shared machine may be late for

@@ -8,8 +8,9 @@ python tools/tips.py           # all of it; needs torch for the programs on the 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -20,9 +21,6 @@ from nbmem.report.tips.engine import advise  # noqa: E402
 from nbmem.report.tips.rule import HEADINGS, Rule, fmt_range  # noqa: E402
 from nbmem.report.tips.rules import RULES  # noqa: E402
 from nbmem.views.tip_catalogue import visibility_text  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TARGET = ROOT / "docs" / "tips.md"
 SNAPSHOTS = ROOT / "tests" / "recordings" / "snapshots"

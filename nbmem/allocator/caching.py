@@ -9,6 +9,7 @@ merge away are used again for later splits. Every other case is a function of it
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator import cache_miss, streams
@@ -26,8 +27,6 @@ from nbmem.core.files.torch_snapshot import pool_id
 from nbmem.core.session.events import Action, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from nbmem.allocator.heap import OnEvent
 
 _ALLOC = Action.ALLOC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Collection
 
     from nbmem.allocator.driver import Driver
     from nbmem.allocator.settings import AllocatorSettings

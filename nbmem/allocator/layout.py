@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.events import Blocks, BlockState, Layout, Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.allocator.heap import Heap
     from nbmem.allocator.pool import Block
 

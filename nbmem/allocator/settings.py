@@ -6,8 +6,9 @@ They are parsed as torch does.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from nbmem.allocator.conf_parser import (
     Value,
@@ -24,10 +25,6 @@ from nbmem.allocator.torch_rules import NEWEST, Rules, rules_for
 from nbmem.core.errors import UsageError
 from nbmem.core.session.tensor_names import quoted
 from nbmem.core.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 NO_EFFECT: dict[str, Callable[[str, Value], Any]] = {
     "graph_capture_record_stream_reuse": flag_of,

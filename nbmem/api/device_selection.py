@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.devices.nvml import NvmlProbe
@@ -16,8 +17,6 @@ from nbmem.core.errors import ProbeUnavailableError, UsageError
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.capture.devices.nvml_readings import NvmlCard
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.gpu import VirtualGPU

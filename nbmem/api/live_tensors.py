@@ -6,6 +6,7 @@ listed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,6 @@ from nbmem.report.ledger.cublas_workspaces import unheld_workspaces
 from nbmem.report.model import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from nbmem.capture.tensors.tensors import ObservedStorage
 
 

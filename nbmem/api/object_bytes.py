@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
@@ -19,8 +20,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from nbmem.capture.tensors.tensors import ObservedStorage
 
 _MEMBERS = ("_modules", "_parameters", "_buffers")

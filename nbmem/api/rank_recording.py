@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.session.ranks import Rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from nbmem.api.tracing import Trace

@@ -8,6 +8,7 @@ same reason as its format: views, tips and analyses are called only through `Fau
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,6 @@ from nbmem.core.errors import UsageError
 from nbmem.core.runtime.fault_isolation import Faults, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nbmem.core.session.cell_delta import CellDelta

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from pathlib import PurePath
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbmem.api.tracing import Trace, open, running_recorder  # noqa: A004 - nbmem's own
@@ -16,9 +18,7 @@ from nbmem.core.errors import UsageError
 from nbmem.core.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-    from types import TracebackType
 
     from nbmem.core.session.session import Session
     from nbmem.report.analysis.compare import Comparison

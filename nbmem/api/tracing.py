@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -17,9 +19,7 @@ from nbmem.core.session.cell_delta import CellDelta, CellPeak
 from nbmem.core.session.engines import RULES, TORCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.record.recording import Recording

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.fault_isolation import error_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LIMIT_S = 1.0
 """Seconds after which a reading counts as hung. One takes microseconds, opening NVML some ms."""

@@ -6,14 +6,13 @@ A raw reading takes 11 to 25 us; `memory_stats()` takes 100 to 500.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.warning_filter import pass_warnings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from nbmem.core.session.session import DeviceInfo
 
 

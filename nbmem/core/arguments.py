@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest, suggest_or_list
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class LineParser(argparse.ArgumentParser):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST_FILES = 2_000
 """Names of a folder that are compared with a mistyped one."""

@@ -12,17 +12,15 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.units import KIB
 from nbmem.engine.headers import PROLOGUE, Prototype, prototypes, stub
 from nbmem.virtual.cards import CARDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 SOURCES = Path(__file__).parent / "src"
 TOOLS = ("g++", "gcc", "nm", "readelf")

@@ -10,16 +10,13 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NotWrittenError
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.engine import build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODULES = ("build.py", "headers.py")
 PRIVATE = 0o700

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from nbmem.engine.cache import print_progress
 from nbmem.virtual.card_names import find_cards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import NoReturn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -29,8 +30,6 @@ from nbmem.estimates.runs.subprocess_client import EstimateProcess
 from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from nbmem.api.tracing import Trace
     from nbmem.estimates.programs.programs import Program
     from nbmem.report.exploration import StepGrowth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -13,7 +14,6 @@ from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from nbmem.estimates.programs.programs import Program
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nbmem.api import device_selection
@@ -13,8 +14,6 @@ from nbmem.virtual import virtual_worlds
 from nbmem.virtual.card_names import find_cards
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.api.tracing import Trace
     from nbmem.estimates.programs.programs import Program
     from nbmem.report.estimate_results import Probe

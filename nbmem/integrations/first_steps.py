@@ -7,6 +7,7 @@ weakly: a cycle through the model would hold it on the card.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -14,8 +15,6 @@ from nbmem.core.runtime.entry_points import fault_note
 from nbmem.integrations.scalars import scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.api.tracing import Trace
 
 logger = logging.getLogger("nbmem")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbmem.core.runtime.entry_points import entry, fault_note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.frontends.sidebar.card_reader import CardReader
     from nbmem.frontends.sidebar.messages import CardSample
 

@@ -11,14 +11,13 @@ the machine has none.
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
-
     from nbmem.api.tracing import Trace
     from nbmem.report.analysis.peak_limit import Figure
 

@@ -6,14 +6,12 @@ views.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nbmem.core.session.engines import RULES
 from nbmem.core.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Kind = Literal["memory", "other"]
 MARGIN = 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import ACTIVE
@@ -13,8 +14,6 @@ from nbmem.views.html import page
 from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.compare import Change, Comparison
 
 MAX_CHANGES = 12

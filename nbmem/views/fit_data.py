@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
@@ -9,8 +10,6 @@ from nbmem.views.charts import growth
 from nbmem.views.markup import data_uri, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.estimate_results import Fit, Part
 
 VERSION = 1

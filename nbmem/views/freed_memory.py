@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HolderKind, Root
@@ -10,8 +11,6 @@ from nbmem.views import style
 from nbmem.views.markup import Markup, element, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.freed_memory import Freed
 
 _HEAD = ("", "before", "after", "change")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import MIB, format_bytes
@@ -14,8 +15,6 @@ from nbmem.views.grid import in_columns
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
 
 MAX_HELD = 3

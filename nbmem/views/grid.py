@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nbmem.views import style
 from nbmem.views.markup import Markup, element, escape, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes, format_ms, format_peak
@@ -10,8 +11,6 @@ from nbmem.views.grid import in_columns
 from nbmem.views.markup import Markup, clipped, element, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.cell_delta import CellDelta, HostDelta
 
 _HEAD = ("cell", "", "allocated", "now", "reserved", "peak", "process", "time", "")

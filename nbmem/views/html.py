@@ -7,6 +7,7 @@ why).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.fault_isolation import UNGUARDED, Faults
@@ -29,8 +30,6 @@ from nbmem.views.verdict import peak_figures, peak_sentence
 from nbmem.views.would_run_on import would_run_html
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.report.model import Report
     from nbmem.views.charts.svg import Picture
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.views import style
@@ -11,8 +12,6 @@ from nbmem.views.mime_bundle import WIDTH
 from nbmem.views.notes_html import fold, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.views.grid import Grid
 
 _PROGRAM = "The program that was run"

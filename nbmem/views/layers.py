@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
@@ -14,8 +15,6 @@ from nbmem.views.notes_html import listed
 from nbmem.views.repeated_layers import AMOUNTS, folded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.estimate_results import LayerRow, Layers
 
 COLUMNS = AMOUNTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
@@ -9,8 +10,6 @@ from nbmem.report.exploration import LineRow
 from nbmem.views.markup import clipped, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.model import Report
 
 MAX_LINES = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
@@ -11,8 +12,6 @@ from nbmem.views.palette import swatch_style
 from nbmem.views.rows import HoldingGroup, group_holdings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.model import Holding
 
 EMPTY = "Nothing lives on a card: torch has no memory allocated there."

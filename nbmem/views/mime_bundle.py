@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from nbmem.views.oom_html import render_oom_html
 from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.core.session.cell_delta import CellDelta, HostDelta
     from nbmem.report.model import OomReport, Report
 

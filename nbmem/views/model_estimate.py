@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
@@ -11,8 +12,6 @@ from nbmem.views.grid import Grid, TableCell
 from nbmem.views.language_model import render_answer_html, render_answer_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.language_results import ModelEstimate
 
 _BAR = 24

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from nbmem.views import style
 from nbmem.views.markup import Markup, element
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def listed(lines: Iterable[str]) -> Markup:

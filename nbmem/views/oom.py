@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.views import report_sentences
 from nbmem.views.markup import one_line, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.model import Finding, HeldGroup, OomReport, Report
 
 _GROUNDS = {

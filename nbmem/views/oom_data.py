@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.units import format_bytes
@@ -10,8 +11,6 @@ from nbmem.views.explorer.data import tips_data
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.model import OomReport
 
 VERSION = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
@@ -12,8 +13,6 @@ from nbmem.views.notes_html import fold, listed
 from nbmem.views.text_block import block, with_swatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.categories import Category
     from nbmem.report.model import Finding, OomReport
 

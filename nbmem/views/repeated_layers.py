@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from nbmem.report.estimate_results import LayerRow
 
 AMOUNTS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import BESIDE, LABELS, MEANINGS, ON_OTHERS, Category
@@ -10,8 +11,6 @@ from nbmem.core.units import format_bytes, format_ms
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.session import DeviceInfo
     from nbmem.report.ledger.balance import Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.core.units import format_bytes
 from nbmem.views import report_sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.model import Holding, Report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.model import PhaseRow, Report
 
 

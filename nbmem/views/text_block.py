@@ -6,6 +6,7 @@ bytes each, in every saved report.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.views import style
@@ -13,8 +14,6 @@ from nbmem.views.markup import Markup, element, escape, join
 from nbmem.views.palette import COLOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.categories import Category
 
 _SQUARE = "\N{BLACK SQUARE}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from nbmem.report.tips.engine import rule_named
@@ -9,8 +10,6 @@ from nbmem.report.tips.mutes import muted
 from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from nbmem.report.tips.rule import Rule
 
 _WHEN = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.units import format_bytes
 from nbmem.views.markup import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.freed_memory import Freed
     from nbmem.report.model import Finding
 

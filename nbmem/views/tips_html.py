@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.views import style
@@ -9,8 +10,6 @@ from nbmem.views.markup import Markup, element, join
 from nbmem.views.tips import MAX_TIPS, about, command, heading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.model import Finding
 
 _LIST = "margin:4px 0 8px 0;padding-left:18px"

@@ -6,6 +6,7 @@ Ranks of one kind share a line.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,8 +22,6 @@ from nbmem.views.text_block import block, with_swatch
 from nbmem.views.world_sentences import STATES, about, sentences, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, WorldReport
     from nbmem.views.charts.svg import Picture
 

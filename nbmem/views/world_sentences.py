@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
@@ -14,8 +15,6 @@ from nbmem.views import report_sentences
 from nbmem.views.markup import clipped, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.events import Stack
     from nbmem.report.analysis.world.world_report import (
         HostMemory,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.warning_filter import suppress_warnings
@@ -22,8 +23,6 @@ from nbmem.virtual.cards import CARDS, Card
 from nbmem.virtual.warnings import NbmemWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.tensors.storages import CardMemory, KnownValues
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest_or_list
 from nbmem.virtual.cards import CARDS, Card
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST = 16
 """Cards of one machine, as in the largest that NVIDIA sold (DGX-2)."""

@@ -8,12 +8,11 @@ were not tuned take a default, the same on all (`nbmem.virtual.operators.sorting
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     Sweep = tuple[int, int]
     ByPair = Mapping[tuple[int, int], Sweep]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import CodeType, FrameType, TracebackType
 
 from nbmem.core.runtime.exceptions import linked_exceptions, set_traceback, traceback_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType, FrameType, TracebackType
 
 _OWN = str(Path(__file__).parent)
 _OPS = "torch._ops"

@@ -13,12 +13,11 @@ order; what the function still holds when it returns is freed then, results are 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     HostCode = Callable[..., Any]
 
 GROUP = "nbmem.virtual"

@@ -6,14 +6,13 @@ Each note is given once per activation.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.self_test import losses
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.virtual.cards import Card
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +13,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Build = Callable[[], tuple[nn.Module, Callable[[], Any], Callable[[nn.Module, Any], Any]]]
 
 CFG: dict[str, tuple[Build, dict[str, Any]]] = {}

@@ -14,13 +14,12 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.core.session.session import Session
 
 ROOT = Path(__file__).parents[2]

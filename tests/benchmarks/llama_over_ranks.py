@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,8 +33,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     Trained = tuple[list["Llama"], list[torch.optim.Optimizer]]
 
 VOCABULARY = 128256

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from IPython.core.interactiveshell import InteractiveShell
@@ -19,9 +19,6 @@ from nbmem import virtual
 from nbmem.capture.torch_cuda import ORIGINAL
 from nbmem.capture.torch_memory.peak_counters import begin_measuring
 from nbmem.frontends.notebook.extension import _LOADED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TAKE = "x = torch.empty(1 << 20, device='cuda'); del x"
 

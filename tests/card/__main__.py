@@ -16,17 +16,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.card.parts import ALL, NAMED, PARTS, Part, Share
 from tests.card.results import Results, read_results
 from tests.card.run_part import OUT_OF_TIME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "out" / "card"

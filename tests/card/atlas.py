@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.card.allocator_requests import requests_by_moment, warm_up_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.card.parts import Case
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from nbmem import virtual
 from tests.oracle.programs import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.card.parts import Case
 
 HUNG_S = 240

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.devices.nvml import NvmlProbe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.card.parts import Case
 
 

@@ -7,6 +7,7 @@ the oracle's small models of every library that is here. Weights are left as the
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +15,6 @@ from tests.card.allocator_requests import warm_up_libraries
 from tests.oracle.models import answer, sort_frees
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.card.parts import Case
     from tests.oracle.zoo import Program
 

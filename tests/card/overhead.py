@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.card import networks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.card.parts import Case
 
 STEPS, ROUNDS = 40, 5

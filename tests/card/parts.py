@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 Case = tuple[str, "Callable[[], Any]"]
 

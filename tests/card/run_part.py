@@ -10,17 +10,13 @@ import gc
 import os
 import time
 import warnings
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.card.parts import ALL, Case, Share, part
 from tests.card.results import Writer, head, read_results
 from tests.oracle.record import error_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 OUT_OF_TIME = 3
 

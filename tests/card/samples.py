@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from tests.oracle.record import raise_timeout, record_operator
 from tests.oracle.samples import database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.card.parts import Case
 
 

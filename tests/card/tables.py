@@ -13,15 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nbmem.core.units import MIB
 from nbmem.virtual.cards import CARDS
 from tests.card.results import Results, read_results
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "nbmem" / "virtual" / "cards.toml"

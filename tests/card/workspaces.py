@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.card.allocator_requests import requests_by_moment, warm_up_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.card.parts import Case
 
 DTYPES = ("float32", "bfloat16", "float16")

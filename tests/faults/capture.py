@@ -29,8 +29,9 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from IPython.core.interactiveshell import InteractiveShell
@@ -41,9 +42,6 @@ from nbmem import virtual
 from nbmem.capture.record import recording
 from tests.faults.injector import Fault, Target, functions
 from tests.host_safety.process_state import state, state_differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 CAPTURE = (
     "nbmem.api.tracing",

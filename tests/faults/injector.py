@@ -21,11 +21,9 @@ import pkgutil
 import random
 import sys
 import threading
+from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FunctionType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal, NamedTuple, Self
 
 _NAME = "__fault_of_the_injector__"
 _LINES = getattr(sys, "monitoring", None)

@@ -12,10 +12,11 @@ import argparse
 import functools
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import nbmem.api.tracing as nbmem
 from nbmem.core.session.cell_delta import CellDelta
@@ -24,9 +25,6 @@ from nbmem.report.ledger.fallback_text import counter_lines, ledger_lines
 from nbmem.views import mime_bundle
 from nbmem.views.html import _ledger
 from tests.faults.injector import Fault, Target, functions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
 READING = ("nbmem.views", "nbmem.report.tips", "nbmem.report.analysis")

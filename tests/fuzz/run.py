@@ -5,14 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Iterable
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING
 
 from tests.fuzz.mutations import KINDS
 from tests.fuzz.worker import Outcome, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HANGS = 60
 """Seconds after which a worker that says nothing is ended."""

@@ -13,7 +13,8 @@ import gc
 import random
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import nbmem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SIZE = 3
 

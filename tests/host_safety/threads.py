@@ -19,9 +19,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,10 +34,6 @@ from nbmem.api.tracing import Trace, running_recorder
 from nbmem.capture.heap import walk
 from nbmem.core.errors import NbmemError
 from tests.host_safety.process_state import state, state_differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 THREADS = 6
 STEPS = 200

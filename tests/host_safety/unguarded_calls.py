@@ -11,15 +11,13 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType
+from typing import Any
 
 import nbmem
 from nbmem.core.session.source_files import is_stdlib
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType, FrameType
 
 PACKAGE = str(Path(nbmem.__file__).parent) + os.sep
 CARD = (PACKAGE + "virtual" + os.sep, PACKAGE + "allocator" + os.sep)

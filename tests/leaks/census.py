@@ -20,16 +20,14 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from tests.leaks.object_paths import paths_to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 _SIZED = (list, dict, set, bytearray, array)
 _UNTRACKED = {dict, bytearray, array}

@@ -6,10 +6,8 @@ import gc
 import itertools
 import sys
 import types
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any
 
 
 def foreign_references(package: str, *others: str) -> list[str]:

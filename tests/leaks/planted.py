@@ -21,13 +21,11 @@ import warnings
 import weakref
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.leaks import census
 from tests.leaks import object_paths as ways
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGE = 256 * 1024
 

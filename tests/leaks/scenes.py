@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -17,9 +17,6 @@ from nbmem import virtual
 from nbmem.frontends.notebook import cell_hooks, trace_history
 from tests.leaks import census
 from tests.leaks import object_paths as ways
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 KEPT = 3
 """Traces and lines of the history that are kept here: a bound that the first rounds reach."""

@@ -14,14 +14,13 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbmem.engine.launch import is_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from nbmem.virtual.cards import Card
 
 SLOT = 8 + 16 * 8

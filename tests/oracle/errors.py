@@ -12,13 +12,11 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tests.oracle.record import error_text
 from tests.oracle.samples import known_modules, seeded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RUNS = "runs"
 HEAD = (

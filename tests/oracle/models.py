@@ -17,15 +17,13 @@ import statistics
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.oracle.compare import EQUAL, NEITHER, kind_of
 from tests.oracle.record import UNFINISHED, AllocatorEvents, error_text, results
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HUNG_S = 400
 """Of the clock for one model; then the process ends, and the next begins with the next model."""

@@ -6,16 +6,14 @@ these was looked at while the planner was made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tests.oracle.programs import classification_loss, training_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def timm_net(name: str, shape: tuple[int, ...], **options: Any) -> Callable[[], Any]:

@@ -6,16 +6,14 @@ The planner was written without them, so they show what it does with new program
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tests.oracle.programs import decoder, language_loss, token_ids, training_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VOCABULARY = 16384
 

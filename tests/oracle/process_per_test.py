@@ -14,14 +14,12 @@ import select
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 from nbmem import virtual
 from tests.oracle.card import REAL, OnlyVirtualError, put_in

@@ -7,7 +7,8 @@ make the peak.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +16,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from tests.oracle.nets import LENGTH, WORDS, ConvNeXt, Inverted, ViT, Words, resnet
 from tests.oracle.nets_diffusion_recommendation import DLRM, Cross, DiT, Towers, UNet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def training_step(

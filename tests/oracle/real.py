@@ -8,13 +8,12 @@ and does on the oracle of that card, too, where the same command shows it (`--ru
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.oracle import card as oracle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.virtual.cards import Card
 
 

@@ -14,15 +14,12 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.oracle.launch import follow_values
 from tests.oracle.samples import OperatorCases, database
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 PATIENCE_S = 30
 """Of the processor for one operator, so that a busy machine makes no difference."""

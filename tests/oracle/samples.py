@@ -9,12 +9,10 @@ import random
 import sys
 import types
 import unittest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SAMPLES = 4
 """Of each operator, evenly from the list of its samples."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from torch.distributed import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ID_BYTES = 128
 """Of a communicator's name, which rank 0 tells the others."""

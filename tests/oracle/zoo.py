@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 IMAGE, CLASSES, BATCH, LENGTH = 64, 10, 2, 32
 TOKENS = 512

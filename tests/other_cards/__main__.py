@@ -11,14 +11,12 @@ import argparse
 import importlib.util
 import multiprocessing
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.other_cards import gpumemnet, gpumemnet_table, megatron_cases, peft_methods
 from tests.other_cards.rows import HEAD, Compared, details, summary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 BEGIN = "<!-- other cards: {}, written by `make other-cards` -->"

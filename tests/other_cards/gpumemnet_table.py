@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from tests.other_cards import gpumemnet
 from tests.other_cards.gpumemnet_models import arguments_of
 from tests.other_cards.rows import STEP, Compared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SHALLOW = 4
 """Layers up to which a convolutional network counts as shallow."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 STEP = 2 << 20
 """The allocator's smallest segment, and the step of nvidia-smi's figures."""

@@ -5,6 +5,7 @@ Each takes the device and returns its model and its optimizer after two steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,6 @@ from torch.distributed.fsdp import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Trained = tuple[nn.Module, torch.optim.Optimizer]
 
 STEPS = 3

@@ -14,15 +14,13 @@ import sys
 import types
 import unittest
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from nbmem import virtual
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 _SAMPLES = 5

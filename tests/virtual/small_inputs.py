@@ -14,7 +14,8 @@ import argparse
 import sys
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -22,9 +23,6 @@ from torch.utils import _pytree as pytree
 from nbmem import virtual
 from tests.oracle.samples import on_card, seeded
 from tests.virtual.opinfo import DTYPES, database, described
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ALIKE, RAISES, OTHER = "alike", "raises on the card alone", "other geometry"
 _ROWS = "cuSOLVER gives V where LAPACK gives its transpose: LinearAlgebra.cpp, _linalg_svd"

@@ -20,8 +20,9 @@ import resource
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -30,9 +31,6 @@ from nbmem import virtual
 from nbmem.virtual import warnings as notes
 from nbmem.virtual.hardware.cudnn import client
 from tests.virtual import zoo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECONDS = 60
 ENDED = f"ended, perhaps after {SECONDS} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from nbmem.allocator.recordings.recording import COUNTERS, PEAKS, CardRecording,
 from nbmem.core.session.events import BlockState, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.allocator.recordings.follow import MemoryCurves
 

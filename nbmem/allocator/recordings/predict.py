@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from nbmem.core.errors import NbmemError
 from nbmem.core.session.events import GIVES_BACK, TAKES, Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from nbmem.allocator.recordings.recorded_driver import DriverEvent
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.session.events import Events, Layout

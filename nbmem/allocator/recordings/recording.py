@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from nbmem.core.session.events import Action, Events, Layout, Stack
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.core.session.session import DeviceTrace
 
 COUNTERS = ("allocated", "active", "requested", "reserved", "inactive_split")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +20,6 @@ from nbmem.allocator.recordings.request_sequence import (
 from nbmem.core.session.events import GIVES_BACK, Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from nbmem.allocator.caching import CachingAllocator
 
 MAX_OPERATIONS = 100_000

@@ -7,6 +7,7 @@ time of one run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from nbmem.allocator.heap import AllocatorOOM
 from nbmem.allocator.rounding import SMALL_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints
 

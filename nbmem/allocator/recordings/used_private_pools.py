@@ -6,6 +6,7 @@ empty_cache() releases none of their free memory.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from nbmem.allocator.recordings.follow import MemoryCurves, reconstruct
 from nbmem.core.session.events import Events, Layout, Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.arrays import Ints, Mask
 

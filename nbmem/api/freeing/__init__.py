@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.freeing.perform import perform
 from nbmem.report.model import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.freed_memory import Freed
 
 __all__ = ["FreedMemory", "free", "perform"]

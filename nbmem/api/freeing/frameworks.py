@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.capture.frameworks import OWNERS
@@ -9,8 +10,6 @@ from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.capture.torch_cuda import device_count, is_used
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.frameworks import Share
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from nbmem.capture.interpreter.object_members import attributes_of, mro_of
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _TOKEN = re.compile(r"""(?:[^\s,\[\]"']|"[^"]*"|'[^']*'|\[(?:[^\]"']|"[^"]*"|'[^']*')*\])+""")
 _DICTS = (dict, OrderedDict, defaultdict, Counter)

@@ -7,6 +7,7 @@ freed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from nbmem.core.session.holders import Root, roots_of
 from nbmem.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from nbmem.api.freeing.target import Target
     from nbmem.capture.tensors.storage_registry import StorageRegistry
     from nbmem.report.model import Command

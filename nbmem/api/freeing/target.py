@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap import Cut, reachable_storages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nbmem.capture.interpreter.roots import Place
 
 

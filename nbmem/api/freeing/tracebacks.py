@@ -15,20 +15,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from types import CellType, FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import CellType, FrameType, FunctionType, TracebackType
+from typing import Any
 
 from nbmem.api.freeing.target import Target
 from nbmem.capture.heap import walk
 from nbmem.capture.interpreter.roots import Place, kept_exceptions
 from nbmem.core.session.holders import RUN_BEFORE, HolderKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
 
 _LAST = ("last_exc", "last_value", "last_traceback", "last_type")
 _KEPT = {

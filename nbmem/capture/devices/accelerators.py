@@ -18,6 +18,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/CUDAPluggableAll
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,6 @@ from nbmem.capture.frameworks import rmm
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nbmem.core.session.session import DeviceInfo
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from nbmem.capture.devices import amd, resident_memory
 from nbmem.capture.devices.nvml_readings import (
@@ -32,9 +33,6 @@ from nbmem.capture.torch_cuda import initialized_torch
 from nbmem.capture.validation import format_excess, format_value, text_of, whole_bytes
 from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.fault_isolation import error_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 logger = logging.getLogger("nbmem")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nbmem.capture.devices.unified_memory import is_shared, memory_of_host, memory_without_nvml
 from nbmem.capture.torch_cuda import device_count
 from nbmem.capture.validation import text_of, total_and_free, whole_bytes
 from nbmem.core.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Answer = TypeVar("Answer")
 

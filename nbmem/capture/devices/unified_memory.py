@@ -16,12 +16,10 @@ For these, NVML returned, as their users reported:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from nbmem.capture import torch_cuda
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _NAMES = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|nvgpu)\b")
 """Names of such cards in NVML and CUDA; gpustat and all-smi use them as well:

@@ -22,6 +22,8 @@ Known limit: reductions of a loss over vocabulary shards, and the program's own 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.distributed import fsdp, zero
@@ -38,9 +40,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ALL_GATHER, DTENSOR, ZERO_BUCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import FrameType
-
     from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.patches.method_patches import Ended
 
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     """Finds the held tensors, given the object whose method is called and the caller's
     variables."""
     Part = MethodPatch | NamePatch
-    from collections.abc import Mapping
 
 MODULE = "torch.distributed.tensor._redistribute"
 LOOK_UPS = (("dtensor", "DTensor"), ("funcol", "AsyncCollectiveTensor"))

@@ -10,7 +10,8 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from nbmem.capture.distributed.parallel_wrappers import FLAT, KEPT, items_of
 from nbmem.capture.interpreter.object_members import attributes_of
@@ -18,9 +19,6 @@ from nbmem.capture.tensors.modules import is_tensor
 from nbmem.capture.tensors.tensors import gradient_of
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 _FLAT_NAME, _WRAPPED = "_flat_param", "_fsdp_wrapped_module"
 _OWN = ("_sharded_param_data", "_sharded_post_forward_param_data")

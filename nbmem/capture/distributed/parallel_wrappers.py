@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.distributed import zero
@@ -30,8 +31,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GATHERED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 KEPT = "kept after forward"

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.devices.host import total_bytes
 from nbmem.capture.torch_cuda import device_count, initialized_torch, read_counters
 from nbmem.core.session.ranks import Coordinate, Rank
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MESH, _UNNAMED = "mesh_", "default"
 """Prefix of a dimension's name, in the description of its process group; and the name of a

@@ -12,17 +12,14 @@ and stage_1_and_2.py, stage3.py beside it
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import attributes_of, entries_of, is_a
 from nbmem.capture.tensors.modules import is_tensor, named_parameters
 from nbmem.capture.tensors.tensors import ObservedStorage, address_of, observe, requires_grad
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import GATHERED, ZERO_BUCKET
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 PACKAGE = "deepspeed"
 FLAT_GRADIENTS = "grad_partitions_flat_buffer"

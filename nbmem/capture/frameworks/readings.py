@@ -5,6 +5,7 @@ A framework that has failed is not queried again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.capture.frameworks import OWNERS
@@ -14,8 +15,6 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.session.frameworks import LABELS, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.capture.frameworks import Framework, FrameworkReading
 
 _hung: set[str] = set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -26,8 +27,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import BACKWARD_OF, BUFFER_OF, RECOMPUTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.capture.graphs.node_modules import ModulePath
     from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
 

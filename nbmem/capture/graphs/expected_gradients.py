@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +24,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ADDED_TO, GRADIENT_IN, GRADIENT_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.capture.graphs.saved_tensors import GraphWalk
 
 _RESULTS = Category.OUTPUT_GRADIENTS

@@ -8,6 +8,7 @@ saved tensors are read: 2.3 ms instead of 6.3 for six transformer layers.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.capture.graphs.compiled_regions import NODE
@@ -22,8 +23,6 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     Form = tuple[Any, Any] | str
 
 

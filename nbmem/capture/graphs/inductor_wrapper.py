@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from nbmem.capture.graphs.wrapper_buffers import Buffer, CompiledGraph
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.buffer_annotations import parse_annotation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MAX_CHARACTERS = 32 * 1024 * 1024
 _HEAD = re.compile(r"# AOT ID: \['\d+_(forward|backward|inference)'\]")

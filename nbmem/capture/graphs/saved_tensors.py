@@ -17,7 +17,8 @@ its kind.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
 from nbmem.capture.graphs.node_modules import Caller, ModulePath, NodeModules, innermost_around
@@ -30,10 +31,6 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import SAVED_AFTER, SAVED_BY
 from nbmem.core.session.tensor_parts import LOGITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 MAX_NODES = 50_000
 """Nodes of a graph that are read: about 0.1 s."""

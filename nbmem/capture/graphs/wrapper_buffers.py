@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.core.session.buffer_annotations import BufferAnnotation
 
 _ITEM = {

@@ -10,9 +10,10 @@ import gc
 import sys
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE, ForwardWalk
@@ -20,10 +21,6 @@ from nbmem.capture.interpreter.object_members import is_a, locals_of, module_nam
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.core.session.holders import Holder, HolderKind
 from nbmem.core.session.tensor_names import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
 
 BUDGET_S = 0.25
 """Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from nbmem.core.runtime.garbage_collector import instances
 from nbmem.core.session.holders import RUN_BEFORE, Holder, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.capture.heap.reachability import ForwardWalk
 
 MAX_OBJECTS = 50_000

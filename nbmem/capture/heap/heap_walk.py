@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,6 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
 
 PAUSE_S = 0.001

@@ -6,16 +6,13 @@ Each storage is listed once.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 from nbmem.capture.tensors.tensor_storages import Storage, storage_of
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF
 from nbmem.core.session.variable_paths import parse_path
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
 
 MAX_STORAGES = 20_000
 """Number of the largest storages whose holders are named."""

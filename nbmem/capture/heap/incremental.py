@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import Any
 
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.core.runtime.garbage_collector import without_collector
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 PIECE_S = 0.006
 """A piece ends with the first step beyond this many seconds of this thread's time. A step is a call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import _lru_cache_wrapper, partial
 from types import (
@@ -43,8 +44,6 @@ from nbmem.core.session.tensor_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.capture.interpreter.roots import Place
 
 _PARTS_OF_MODULE = {f".{name}": name for name in ("_parameters", "_buffers", "_modules")}

@@ -6,13 +6,10 @@ Only the few objects that lead to the tensors are retained.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from typing import Any
 
 from nbmem.capture.heap.reachability import AT_ONCE, ForwardWalk
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
 
 MAX_EDGES = 3_000_000
 """References that are read backwards, about half a gigabyte of them. Those beyond are omitted, and

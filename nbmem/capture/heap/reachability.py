@@ -15,17 +15,14 @@ from __future__ import annotations
 import gc
 from array import array
 from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain, compress, islice, repeat
 from operator import not_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import Kind, Kinds
 from nbmem.capture.tensors.autograd_graphs import Graphs
 from nbmem.capture.tensors.tensor_storages import dispatches
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-
 
 PIECE = 1024
 """Objects that are read together."""

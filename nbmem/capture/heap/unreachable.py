@@ -7,6 +7,7 @@ these tensors the heap is searched backwards (backward_search.py).
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap.backward_search import CYCLE, BackwardSearch
@@ -16,8 +17,6 @@ from nbmem.capture.tensors.modules import is_tensor
 from nbmem.core.session.holders import Holder, HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
-
     from nbmem.capture.heap.reachability import ForwardWalk
 
 ALL_S = 0.03

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.compilations import skip_in_dynamo
@@ -18,8 +19,6 @@ from nbmem.core.runtime.bytecode import writes_at_once
 from nbmem.core.runtime.entry_points import entry
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from nbmem.capture.patches.compilations import OnFault
 
 _DYNAMO = "torch._dynamo.variables.tensor"

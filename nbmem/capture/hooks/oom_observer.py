@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -39,9 +41,6 @@ from nbmem.core.session.events import Frame, Stack
 from nbmem.core.session.oom import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import FrameType
-
     from nbmem.capture.patches.compilations import OnFault
 
     Tell = Callable[[Refusal], None]

@@ -23,6 +23,8 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.capture.hooks.data_writes import DataPatch, create_data_patch
@@ -36,9 +38,6 @@ from nbmem.capture.tensors.tensors import is_on_host, requires_grad, without_tor
 from nbmem.capture.torch_cuda import import_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import FrameType
-
     from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.tensors.running_modules import ModuleCalls
 

@@ -17,15 +17,12 @@ import linecache
 import re
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from types import FrameType
 
 from nbmem.core.runtime.bytecode import position
 from nbmem.core.runtime.entry_points import is_ours
 from nbmem.core.session.source_files import is_library, is_stdlib
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _TORCHS_HELPERS = ("utils/data/", "_inductor/", "multiprocessing/", "utils/tensorboard/")
 """Parts of torch whose threads pin, compile or write, and train nothing."""

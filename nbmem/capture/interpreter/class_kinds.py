@@ -8,14 +8,12 @@ id must retain the class, or the id could refer to another one.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import is_a, mro_of, namespace_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FOREIGN = ("IPython", "ipykernel", "traitlets", "zmq", "tornado", "nbmem", "_pytest", "pluggy")
 """Packages whose objects are not followed: they refer to the whole notebook, or are nbmem's own."""

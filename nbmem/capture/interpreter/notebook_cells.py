@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import linecache
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nbmem.core.session.events import Frame, Stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def running_shell() -> Any | None:

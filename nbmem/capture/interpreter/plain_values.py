@@ -7,14 +7,12 @@ Most of a notebook's names are such values: IPython adds two for each cell.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from operator import is_not, itemgetter, not_
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nbmem.capture.interpreter.notebook_cells import running_shell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 K = TypeVar("K")
 

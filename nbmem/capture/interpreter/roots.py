@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import FOREIGN
 from nbmem.capture.interpreter.notebook_cells import cell_of, running_shell
@@ -22,9 +23,6 @@ from nbmem.capture.interpreter.plain_values import entries_with_tensors, leading
 from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.source_files import is_library
 from nbmem.core.session.tensor_names import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 OUT = "Out"
 """The root of all results that IPython retains: `%nbmem free out` releases them together."""

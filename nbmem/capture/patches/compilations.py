@@ -9,14 +9,13 @@ are removed while something is compiled.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.entry_points import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     OnFault = Callable[[str, Exception], None]
 
 _CALLBACKS = "torch._dynamo.callback"

@@ -22,6 +22,8 @@ import functools
 import operator
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.compilations import skip_in_dynamo
@@ -30,9 +32,6 @@ from nbmem.core.runtime.entry_points import caller, entry, handle_exception
 from nbmem.core.runtime.warning_filter import suppress_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType
-
     from nbmem.capture.patches.compilations import OnFault
 
     Ended = Callable[[], None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.compilations import skip_in_dynamo
@@ -11,9 +13,6 @@ from nbmem.core.runtime.entry_points import caller, entry
 from nbmem.core.runtime.warning_filter import pass_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType
-
     from nbmem.capture.patches.compilations import OnFault
     from nbmem.capture.patches.method_patches import Ended
 

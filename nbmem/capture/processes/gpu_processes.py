@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from nbmem.core.gpu_processes import GpuProcess, OccupiedCard
 from nbmem.core.session.tensor_names import printable_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.capture.processes.jupyter_servers import Kernel
 
 LONGEST = 80

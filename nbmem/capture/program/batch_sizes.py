@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import (
     attributes_of,
@@ -13,9 +14,6 @@ from nbmem.capture.interpreter.object_members import (
     namespace_of,
 )
 from nbmem.capture.interpreter.plain_values import user_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_NAMES = 10_000
 """Names of the notebook, or of one object, that are read."""

@@ -7,6 +7,7 @@ instances and classes if a property could be the user's. No object of the user's
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,8 +38,6 @@ from nbmem.capture.tensors.tensors import (
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 MAX_BLOCKS = 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.session import CardSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.capture.devices.nvml_readings import CardReading
     from nbmem.core.session.frameworks import FrameworkReadings
 

@@ -6,6 +6,7 @@ What is freed in between was reachable only from reference cycles.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +20,6 @@ from nbmem.core.session.events import Action, Events
 from nbmem.core.session.session import CollectedFrees
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from nbmem.core.arrays import Ints
 
 _FULL = 2

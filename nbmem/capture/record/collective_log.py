@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.capture.tensors.tensors import ObservedStorage, observe, without_torch_function
 from nbmem.core.session.tensor_names import common_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.capture.distributed.fsdp import CollectiveTensor
     from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.hook_event_log import HookEventLog

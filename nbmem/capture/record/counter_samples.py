@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +22,6 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.session import CounterSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Events
 

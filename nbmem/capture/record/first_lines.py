@@ -6,8 +6,9 @@ Nothing else may read such a part as the stacks of all, so only these lines rema
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,6 @@ from nbmem.core.session.events import Action, Frame, Stack
 from nbmem.core.session.session import MAX_LINES, DeviceTrace
 from nbmem.core.session.source_files import TOP_LEVEL, is_users, with_slashes
 from nbmem.core.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 MIN_BYTES = MIB
 """Bytes of an allocation whose lines are kept."""

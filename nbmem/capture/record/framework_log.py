@@ -5,14 +5,11 @@ Impossible readings are omitted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from nbmem.capture.frameworks.readings import FrameworkQueries
 from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import FrameworkReadings, Share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 MAX_ROWS = 36_000
 """Rows of a card; at this number every second reading is dropped, as for the card itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import common_path
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
-
     from nbmem.capture.record.parameter_owners import ParameterOwners
     from nbmem.capture.record.time_budget import TimeBudget
     from nbmem.capture.record.tracked_objects import Parameter

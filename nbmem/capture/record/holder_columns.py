@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from nbmem.core.session.session import Holders
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.storage_registry_log import StorageLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog

@@ -7,6 +7,7 @@ phases, and a note is left (training_threads.py).
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from nbmem.capture.record.training_loop import TrainingLoop
 from nbmem.capture.tensors.tensors import without_torch_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.program_log import ProgramLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,6 @@ from nbmem.core.session.session import Calls, CounterSamples
 from nbmem.core.session.tensor_names import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.capture.record.hook_events import HookEvent
     from nbmem.core.arrays import Ints
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from nbmem.capture.distributed.parallel_wrappers import fsdp2_substitutes
 from nbmem.capture.graphs.node_modules import ModulePath
@@ -20,10 +21,6 @@ from nbmem.capture.record.tracked_objects import (
 from nbmem.capture.tensors import frames, modules, tensors
 from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace, tree_of
 from nbmem.core.session.variable_paths import parse_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 
 MAX_DESCRIBED = 500
 """Modules whose class, size and switches are described."""

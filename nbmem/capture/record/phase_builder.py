@@ -14,6 +14,7 @@ before it. What lies between two hook events also belongs to a phase:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from nbmem.core.session.events import Action, Events
 from nbmem.core.session.steps import number_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from nbmem.capture.record.hook_events import HookEvent
     from nbmem.capture.record.unhooked_intervals import UnhookedIntervals
     from nbmem.core.session.session import CounterSamples

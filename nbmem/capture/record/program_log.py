@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.heap.cycles import closing_reference
@@ -10,8 +11,6 @@ from nbmem.capture.program import program_facts
 from nbmem.capture.program.batch_sizes import batch_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.capture.record.tensor_labels import TensorLabelLog
 
 MAX_KINDS = 10_000

@@ -9,14 +9,13 @@ has ended.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import OF_TRAINING, Category
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.capture.record.counter_samples import CounterLog
     from nbmem.capture.record.hook_event_log import HookEventLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,6 @@ from nbmem.core.runtime.self_test import losses
 from nbmem.core.session.engines import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from nbmem.capture.heap import Walk
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.capture.interpreter.roots import VALUE
@@ -12,8 +13,6 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import hold_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.session.session import Session
 

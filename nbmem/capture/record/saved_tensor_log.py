@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.graphs.expected_gradients import expected_gradients
@@ -19,8 +20,6 @@ from nbmem.capture.tensors.running_modules import BACKWARDS, ModuleCalls
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.capture.record.parameter_owners import ParameterOwners
     from nbmem.capture.record.tensor_label_rows import IdentityRows
     from nbmem.capture.record.time_budget import TimeBudget

@@ -6,6 +6,7 @@ limited here, and drawn phases in analysis/visible_phases.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,6 @@ from nbmem.core.session.spans import Span
 from nbmem.core.session.tensor_parts import parts_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.capture.record.draft_phases import DraftPhase
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.arrays import Ints

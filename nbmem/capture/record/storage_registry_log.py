@@ -6,6 +6,7 @@ This is the host's memory, and that of accelerators without a history.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.events import NOT_KNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from nbmem.capture.patches.compilations import OnFault

@@ -5,6 +5,7 @@ A model's thousand weights are one batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,8 +13,6 @@ import numpy as np
 from nbmem.core.session.session import CounterSamples, StorageLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.capture.record.tracked_objects import OptimizerParameter, TrackedObject
     from nbmem.capture.tensors.tensors import ObservedStorage
 

@@ -5,6 +5,7 @@ Observations are collected while the cell runs and placed among the events later
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,6 @@ from nbmem.capture.tensors.optimizers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from nbmem.capture.record.training_loop import TrainingLoop
 
 MAX_ROWS = 300_000

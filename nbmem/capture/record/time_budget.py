@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.clock import CLOCK
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
 
 GRACE_S = 0.1
 """Seconds that scans may always take: not noticeable in a short cell."""

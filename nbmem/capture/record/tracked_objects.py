@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import entries_of
 from nbmem.capture.tensors import modules, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace
 
 SAMPLED = 8

@@ -6,11 +6,10 @@ Events of a recording do not contain the thread that caused them.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from nbmem.capture.record.hook_events import HookEvent
 
 _CALLS = ("forward", "inference")

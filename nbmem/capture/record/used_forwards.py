@@ -8,17 +8,15 @@ that it contains none of its nodes. A graph is read once for each sequence of si
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.graphs.saved_tensors import MAX_NODES
 from nbmem.capture.tensors.autograd_graphs import sequence_numbers_of
 from nbmem.capture.tensors.sequence_numbers import next_number
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_ROWS = 256
 """Sequences of forwards whose results are remembered; in others all forwards count as used."""

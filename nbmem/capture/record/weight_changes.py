@@ -14,6 +14,7 @@ are certainly unchanged show that there was none.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.hooks.data_writes import data_lookups, data_writes_of
@@ -22,8 +23,6 @@ from nbmem.capture.tensors.tensors import address_of, gradient_of, version_of
 from nbmem.capture.torch_cuda import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     Place = int | tuple[int, int, int] | None
     """Address of a tensor's data, or its storage; None without one."""
     Changes = tuple[int, int] | None

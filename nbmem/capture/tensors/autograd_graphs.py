@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import mro_of, name_of, namespace_of
 from nbmem.capture.tensors.sequence_numbers import sequence_nr_of
 from nbmem.capture.tensors.tensor_storages import parts_of_sparse
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MAX_DEPTH = 8_000
 """Longest chain of nodes that is followed. Reading a node creates its Python object, which in torch

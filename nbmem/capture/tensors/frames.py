@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import FOREIGN
 from nbmem.capture.interpreter.main_thread import is_foreign
@@ -18,10 +20,6 @@ from nbmem.capture.interpreter.object_members import is_optimized, locals_of
 from nbmem.capture.interpreter.roots import module_of
 from nbmem.capture.tensors.tensor_paths import Budget, reachable_tensors
 from nbmem.core.session.tensor_names import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
 
 MAX_SITES, LOOKS = 64, 3
 """Places in the code at which variables are read, and how often at each."""

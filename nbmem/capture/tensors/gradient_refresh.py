@@ -5,6 +5,7 @@ The fast path is for gradients of which only the address is new.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.tensors.active_registry import active_registry
@@ -12,8 +13,6 @@ from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.capture.tensors.tensors import ObservedStorage
 
     Look = Callable[[Any, ObservedStorage], ObservedStorage | None]

@@ -7,7 +7,8 @@ that a model is given as `past_key_values`, as earlier releases did.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import attributes_of, mro_of, name_of, namespace_of
 from nbmem.capture.tensors.modules import is_plain_sequence, is_tensor
@@ -16,10 +17,6 @@ from nbmem.capture.tensors.tensors import ObservedStorage, is_made, observe_part
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_parts import KV_CACHE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
 
 _MODULE = "transformers.cache_utils"
 _GIVEN_AS = "past_key_values"

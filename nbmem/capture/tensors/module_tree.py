@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nbmem.capture.tensors.modules import (
     is_embedding,
@@ -23,9 +24,6 @@ from nbmem.capture.tensors.modules import (
 )
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 MAX_MODULES = 20_000
 """Modules in all cached trees, 2.4 kB each with two parameters: 45 MiB. Trees beyond this limit are

@@ -11,13 +11,11 @@ torch's getters in C.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 from nbmem.capture.interpreter.object_members import attributes_of, entries_of
 from nbmem.capture.torch_cuda import loaded_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def is_module(obj: object) -> bool:

@@ -7,8 +7,9 @@ trainer holds a module), and has tensors of their shapes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.object_members import (
     attributes_of,
@@ -30,9 +31,6 @@ from nbmem.capture.tensors.tensor_storages import shape_of
 from nbmem.capture.tensors.tensors import ObservedStorage, by_storage, observe_parts
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.session.categories import Category
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
 
 MAX_ITEMS = 20_000
 """Values of one optimizer that are visited; Adam has three for each parameter."""

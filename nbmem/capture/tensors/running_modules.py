@@ -12,14 +12,13 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.method_patches import ObservedCall
 from nbmem.capture.torch_cuda import loaded_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     _Running = tuple[weakref.ref[Any], "_Running | None"]
     """A module that runs, and the one that called it."""
 

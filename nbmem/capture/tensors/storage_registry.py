@@ -16,6 +16,7 @@ import threading
 import weakref
 from array import array
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -24,8 +25,6 @@ from nbmem.capture.tensors.tree_storages import TreeStorages, key_of, storages_o
 from nbmem.core.runtime.clock import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.capture.devices import Device
     from nbmem.capture.tensors.module_tree import ModuleTree
 

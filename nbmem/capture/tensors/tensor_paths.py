@@ -8,9 +8,10 @@ runs. Deeper objects are found at the end of a recording, by the heap walk (capt
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import FOREIGN
 from nbmem.capture.interpreter.notebook_cells import running_shell
@@ -25,9 +26,6 @@ from nbmem.capture.interpreter.object_members import (
 from nbmem.capture.interpreter.plain_values import entries_with_tensors
 from nbmem.capture.tensors.modules import is_module, is_optimizer, is_tensor
 from nbmem.core.session.tensor_names import as_source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 MAX_ITEMS = 10_000
 """Values of a notebook that are visited, about 10 ms."""

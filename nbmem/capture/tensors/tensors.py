@@ -5,6 +5,7 @@ The categories are weights, buffers, gradients, inputs and the notebook's own te
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
@@ -32,7 +33,6 @@ from nbmem.core.session.tensor_names import LOCAL, VIEW, common_path, without_sh
 from nbmem.core.session.tensor_parts import LOGITS, is_logits_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     Member = Callable[[Any], object | None]

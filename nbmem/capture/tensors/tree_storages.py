@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.capture.tensors.module_tree import ModuleTree
 
 _ADDRESS_BITS = 64

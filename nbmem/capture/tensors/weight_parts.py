@@ -7,6 +7,7 @@ parameter, or of the module that has it, and belong to the weight.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import (
@@ -23,8 +24,6 @@ from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.tensor_parts import ADAPTERS, BASE, FROZEN, TRAINED, quantized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.capture.tensors.module_tree import ModuleTree, TensorPlace
 
 _LORA = "lora_"

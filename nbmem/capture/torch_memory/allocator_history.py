@@ -6,6 +6,7 @@ It contains every alloc and free. It is taken when a cell ends.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.patches.name_patches import FunctionPatch
@@ -15,8 +16,6 @@ from nbmem.core.errors import ProbeUnavailableError
 from nbmem.core.runtime.entry_points import entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.capture.patches.compilations import OnFault
 
 

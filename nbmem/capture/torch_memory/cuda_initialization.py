@@ -6,13 +6,11 @@ process. So that call holds no callback, and it is removed when no callback is w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from nbmem.capture.torch_cuda import loaded_torch
 from nbmem.core.runtime.entry_points import entry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _waiting: dict[object, Callable[[], None]] = {}
 

@@ -17,17 +17,15 @@ import functools
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.patches.compilations import skip_in_dynamo
 from nbmem.capture.torch_cuda import ORIGINAL, device_count, loaded_torch, read_counters
 from nbmem.core.runtime.entry_points import entry
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.cell_delta import CellPeak
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 logger = logging.getLogger("nbmem")
 

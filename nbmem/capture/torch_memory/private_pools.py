@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.capture.torch_cuda import initialized_torch
 from nbmem.core.files.torch_snapshot import pool_number
 from nbmem.core.runtime.garbage_collector import instances, with_subclasses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _USERS = {"CUDAGraph": ("a CUDA graph", "CUDA graphs"), "MemPool": ("a MemPool", "MemPools")}
 _MAX_NAMES = 3

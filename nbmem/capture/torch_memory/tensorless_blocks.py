@@ -10,13 +10,12 @@ block was allocated again since.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.torch_cuda import allocator_backend, device_count, initialized_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     Block = tuple[int, int]  # CUDA ordinal and address
 
 MAX_BLOCKS = 10_000

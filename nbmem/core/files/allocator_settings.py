@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from nbmem.core.session.tensor_names import printable_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _LAST_NUMBER = 1 << 64
 _MAX_SETTINGS = 100

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import zipfile
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Self
 
 import numpy as np
@@ -18,8 +19,6 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import NDArray
 
     from nbmem.core.files.size_limits import Limits

@@ -6,14 +6,12 @@ import contextlib
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from nbmem.core.errors import NotWrittenError
 from nbmem.core.files.untrusted_input import expand_home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -6,14 +6,12 @@ Every message is the middle of a sentence: the reader adds the file's name as a 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Union
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar, Union
 
 from nbmem.core.errors import FileFormatError
 from nbmem.core.files.session_checks import LAST_NS, MAX_BYTES
 from nbmem.core.session.tensor_names import NAME, SENTENCE, printable_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _T = TypeVar("_T")
 _DEPTH = 8

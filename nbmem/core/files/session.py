@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,7 +50,6 @@ from nbmem.core.session.session import (
 from nbmem.core.session.tensor_names import SENTENCE, printable_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nbmem.core.session.ranks import Rank

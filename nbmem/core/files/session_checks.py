@@ -5,6 +5,7 @@ Every message is the middle of a sentence: the reader adds the file's name as a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from nbmem.core.session.events import NOT_KNOWN, Action, BlockState, Columns, Ev
 from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from nbmem.core.session.frameworks import FrameworkReadings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ import numpy as np
 from nbmem.core.session.events import Blocks, BlockState, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Frames = list[dict[str, Any]]
 
 _NAMES = {

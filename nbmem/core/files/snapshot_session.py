@@ -5,9 +5,10 @@ A recording that the user made without nbmem can then be read like any other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,9 +34,6 @@ from nbmem.core.session.spans import Span
 from nbmem.core.session.stack_phases import phases_of
 from nbmem.core.session.tensor_names import printable_text
 from nbmem.core.units import MIB, format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 NOTE = (
     "A snapshot of torch's names neither the card nor weights or gradients: the total is the "

@@ -5,6 +5,7 @@ Torch adds keys and actions between releases: the needed ones are named here, th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from nbmem.core.files.untrusted_input import read_content
 from nbmem.core.session.events import Action, Blocks, BlockState, Events, Layout, Segments, Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from nbmem.core.arrays import Ints

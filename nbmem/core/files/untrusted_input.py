@@ -7,6 +7,7 @@ import lzma
 import os
 import stat
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,8 +16,6 @@ from nbmem.core.suggestions import suggest_path
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.core.files.size_limits import Limits
 
 _XZ, _GZIP = b"\xfd7zXZ\x00", b"\x1f\x8b"

@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from types import CodeType
 
 from nbmem.core.runtime.self_test import self_tested
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
 
 
 def _references_of_a_local() -> int:

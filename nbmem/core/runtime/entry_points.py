@@ -17,8 +17,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 from nbmem.core.runtime.exceptions import (
     clear_traceback,
@@ -29,10 +31,6 @@ from nbmem.core.runtime.exceptions import (
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import SignalDelivery, can_deliver, signal_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 logger = logging.getLogger("nbmem")
 

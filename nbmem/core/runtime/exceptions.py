@@ -5,10 +5,8 @@ A user's exception class may override attributes with code of its own. Nothing h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from types import TracebackType
+from typing import Any, TypeGuard, TypeVar
 
 Kind = TypeVar("Kind", bound=BaseException)
 

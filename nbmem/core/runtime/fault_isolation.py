@@ -8,13 +8,11 @@ cached.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.runtime.warning_filter import suppress_warnings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger("nbmem")
 

@@ -7,13 +7,11 @@ import functools
 import gc
 import operator
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import chain, compress, starmap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nbmem.core.runtime.interrupts import SignalDelivery, signal_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 

@@ -11,14 +11,11 @@ import contextlib
 import functools
 import signal
 import threading
-from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Self
 
 from nbmem.core.runtime.exceptions import is_raised, traceback_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
 
 
 class HeldSignals:

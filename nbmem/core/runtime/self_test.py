@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import CodeType
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any, ClassVar, Literal, TypeVar
 
 Answer = TypeVar("Answer")
 Use = Literal["recording", "virtual card"]

@@ -15,11 +15,9 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
 
 
 class _Thread(threading.local):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from nbmem.core.session.events import GIVES_BACK, TAKES, Action, Events, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceTrace
 

@@ -6,14 +6,13 @@ each is shown below the sum of which it is a part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.events import Columns, none_if_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
 
 

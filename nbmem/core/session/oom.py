@@ -6,6 +6,7 @@ They come from torch's message and from readings while the request failed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.core.runtime.exceptions import is_raised, linked_exceptions, message_
 from nbmem.core.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.events import Stack
 
 _TEXT = re.compile(r"\bout of memory\b", re.IGNORECASE)

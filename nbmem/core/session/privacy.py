@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import re
 import socket
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,8 +21,6 @@ from nbmem.core.session.session import DeviceTrace, Session, Source
 from nbmem.core.session.source_files import FORMER, OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from nbmem.core.session.ranks import Rank
 
 HIDDEN = "hidden"

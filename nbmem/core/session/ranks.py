@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nbmem.core.errors import UsageError
 from nbmem.core.session.tensor_names import printable_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Ending = Literal["finished", "failed"]
 

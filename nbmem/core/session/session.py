@@ -5,6 +5,7 @@ Capture writes a Session, and everything else reads it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from nbmem.core.session.events import Columns, Events, Layout, Stack
 from nbmem.core.session.tensor_names import SENTENCE, printable_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.core.arrays import Codes, Ints
     from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings

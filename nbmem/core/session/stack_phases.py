@@ -11,17 +11,13 @@ With these phases, a recording that was made without nbmem gets the same tips.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nbmem.core.session.events import TAKES, Action, Events, Frame, Stack
 from nbmem.core.session.source_files import with_slashes
 from nbmem.core.session.spans import Span
 from nbmem.core.session.steps import number_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _OTHER = "other"
 _MODULES = {"_call_impl": "forward", "_apply": "load"}

@@ -6,11 +6,8 @@ Capture code writes these names, and code that reads a recording parses them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import takewhile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
 """Prefix of the module that saved a tensor for backward, or that the saving operator follows."""

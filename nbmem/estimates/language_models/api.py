@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.answers import ContextAnswer, ModelAnswer, to_displayed
@@ -11,8 +12,6 @@ from nbmem.estimates.options import with_length
 from nbmem.report.estimate_results import MARGIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from nbmem.estimates.programs.programs import Program
 
 

@@ -6,6 +6,7 @@ simulated allocator decides the lengths between.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,8 +37,6 @@ from nbmem.report.language_results import ContextFit, ContextRow, MemoryPart
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.virtual.cards import Card
 
 ROUNDING, WORKSPACE = Category.ROUNDING.label, Category.WORKSPACE.label

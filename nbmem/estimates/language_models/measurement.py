@@ -6,6 +6,7 @@ This runs in the process of the estimate.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ from nbmem.report.language_results import MemoryPart
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.estimates.programs.programs import Program
     from nbmem.report.estimate_results import Probe

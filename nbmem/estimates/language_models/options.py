@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -17,7 +18,6 @@ from nbmem.estimates.programs import assignments, programs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from nbmem.estimates.programs.programs import Program
 

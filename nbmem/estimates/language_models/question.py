@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,6 @@ from nbmem.report.language_results import ModelEstimate
 from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.report.estimate_results import Probe
 
 PROGRAM = "<program>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.virtual.cards import Card
 
 FULL, LORA, QLORA, GENERATE = "full", "lora", "qlora", "generate"

@@ -16,10 +16,8 @@ import sys
 import threading
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 _SKIPPED = frozenset({"__dict__", "__weakref__", "_abc_impl", "__slotnames__", "__module__"})
 _SENTINELS = {

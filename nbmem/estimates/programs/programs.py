@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,6 @@ from nbmem.estimates.programs import variable_binding as binding
 from nbmem.estimates.programs.serialization import PickledNames, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from nbmem.estimates.programs.token_shapes import TokenShapes
     from nbmem.estimates.programs.variable_binding import Binding
     from nbmem.virtual.virtual_worlds import VirtualWorld

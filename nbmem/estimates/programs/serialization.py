@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from nbmem import virtual
 from nbmem.estimates.programs import function_serialization
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from nbmem.virtual.tensors.storages import KnownValues
 
 SMALL = 16 << 20

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import difflib
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbmem.estimates.programs import user_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.estimates.programs.user_names import ProgramNames, TrainingStep
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from nbmem.virtual.patches.patcher import Patch, Patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import FrameType
 
 NEW = 16
 """Tokens that a generation writes at most: the others are added to its prompt."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest
 from nbmem.estimates.programs import assignments
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
 _OPTION = re.compile(r"-*[A-Za-z][\w-]*")
 

@@ -6,6 +6,7 @@ where they do not suffice: its kernels of attention are others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from nbmem.virtual.card_names import find_card
 from nbmem.virtual.cards import CARDS, Card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.report.estimate_results import Probe
     from nbmem.report.ledger.card_ledger import CardLedger

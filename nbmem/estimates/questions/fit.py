@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -18,8 +19,6 @@ from nbmem.report.estimate_results import MARGIN, Fit, Probe
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.search.prober import Ask, Tell
     from nbmem.virtual.cards import Card

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
@@ -12,8 +13,6 @@ from nbmem.estimates.questions import predicted_savings
 from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from nbmem.allocator.recordings.request_sequence import RefusedRequest
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.search.fit_band import Band

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from nbmem.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class LayerWatch:

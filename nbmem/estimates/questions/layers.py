@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
@@ -10,8 +11,6 @@ from nbmem.estimates.runs.run_card import RunOptions, in_use, run_forked
 from nbmem.report.estimate_results import LayerRow, Layers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.virtual.cards import Card
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
@@ -17,8 +18,6 @@ from nbmem.estimates.world_choice import of_world
 from nbmem.report.estimate_results import CardFigures, Probe, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.remedies.parallel import Parallel
     from nbmem.virtual.cards import Card

@@ -8,6 +8,7 @@ suffices is certain. Predictions that were not run are labelled as such.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.estimates.questions import plan_verdict
@@ -17,8 +18,6 @@ from nbmem.estimates.runs.probe_run import Request
 from nbmem.report.estimate_results import MARGIN, Option, Plan, Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.planner import Keys
     from nbmem.estimates.questions.search.prober import Ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
@@ -11,8 +12,6 @@ from nbmem.estimates.remedies import BY_KEY, REMEDIES, oversubscribes
 from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.estimate_results import CardFigures, Option, Probe
 
 AS_IT_IS = "as it is"

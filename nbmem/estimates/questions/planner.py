@@ -9,6 +9,7 @@ The largest value of a variable under an option is found as `fit` finds it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.clock import CLOCK
@@ -29,8 +30,6 @@ from nbmem.report.estimate_results import Option, Plan, Probe
 from nbmem.virtual.warnings import COMPILE_LATER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.estimates.questions.search.prober import Ask
     from nbmem.virtual.cards import Card

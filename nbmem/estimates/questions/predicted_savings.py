@@ -8,6 +8,7 @@ runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from nbmem.core.session.categories import Category
 from nbmem.estimates.remedies import BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.estimates.remedies.base import SavingsModel
     from nbmem.estimates.runs.probe_run import Reply
     from nbmem.report.estimate_results import Probe

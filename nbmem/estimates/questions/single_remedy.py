@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from nbmem.report.estimate_results import Option, Plan
 from nbmem.report.tips.applicable import KEPT_AS, REMEDY_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.report.exploration import StepGrowth
     from nbmem.report.model import Finding

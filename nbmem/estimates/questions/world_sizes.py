@@ -7,6 +7,7 @@ parallelism that can spread it (`parallel_variants.py`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.tensor_names import with_article
@@ -21,8 +22,6 @@ from nbmem.estimates.world_choice import NO_GROUP, of_world, world_for
 from nbmem.report.estimate_results import MARGIN, CardFigures, Probe, Way, Worlds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.estimates.programs.programs import Program
     from nbmem.virtual.cards import Card
     from nbmem.virtual.virtual_worlds import VirtualWorld

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.activations import (
@@ -34,7 +35,6 @@ from nbmem.estimates.remedies.tensor_parallel import TensorParallel
 from nbmem.estimates.remedies.variants import VARIANTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from nbmem.estimates.programs.user_names import ProgramNames

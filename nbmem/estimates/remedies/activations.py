@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.interconnect import link_of
@@ -11,8 +12,6 @@ from nbmem.estimates.remedies.base import Remedy, SavingsModel
 from nbmem.virtual.arch import arch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.estimates.programs.user_names import ProgramNames
     from nbmem.virtual.cards import Card

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,8 +10,6 @@ from nbmem.core.session.categories import Category
 from nbmem.estimates.programs.user_names import ProgramNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -6,14 +6,13 @@ The blocks are found by the model's structure.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
@@ -11,8 +12,6 @@ from nbmem.estimates.stand_ins import is_installed
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.virtual.cards import Card
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
@@ -10,8 +11,6 @@ from nbmem.estimates.stand_ins import with_stand_ins
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

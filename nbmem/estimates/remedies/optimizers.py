@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.base import Remedy, SavingsModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

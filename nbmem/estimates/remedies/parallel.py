@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.core.units import format_bytes
@@ -15,8 +16,6 @@ from nbmem.estimates.remedies.base import Remedy
 from nbmem.estimates.remedies.optimizers import given, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.estimates.remedies.base import Remedy
 
 

@@ -6,14 +6,13 @@ Weights, gradients and the optimizer's state are cut over the cards.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nbmem.estimates.remedies.blocks import repeated_blocks, written
 from nbmem.estimates.remedies.parallel import Parallel, in_host, parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.parallel import in_host
 from nbmem.estimates.remedies.sharding import Sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.estimates.remedies.parallel import Parallel, ZeroOptimizer
@@ -10,8 +11,6 @@ from nbmem.estimates.remedies.sharding import Sharded
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.estimates.programs.source_edits import Edit
     from nbmem.virtual.cards import Card
 

@@ -13,6 +13,7 @@ import dataclasses
 import gc
 import threading
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -29,8 +30,6 @@ from nbmem.report.estimate_results import Failure, Probe
 from nbmem.views.markup import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.api.tracing import Trace
     from nbmem.core.session.session import Session

@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nbmem.core.errors import NbmemError
@@ -19,8 +20,6 @@ from nbmem.estimates.programs.environment import Plans
 from nbmem.estimates.runs import pipe_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.allocator.recordings.request_recorder import RequestRecorder
     from nbmem.allocator.recordings.request_sequence import RequestSequence
     from nbmem.virtual.cards import Card

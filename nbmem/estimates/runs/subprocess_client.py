@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import sys
+from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.api.device_selection import DEFAULT
@@ -27,8 +29,6 @@ from nbmem.estimates.runs.worker import Job
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
-    from types import TracebackType
 
     from nbmem.estimates.programs.programs import Program
     from nbmem.virtual.cards import Card

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,8 +32,6 @@ from nbmem.estimates.programs import environment, programs
 from nbmem.estimates.runs import pipe_messages, worker_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.estimates.programs.environment import ProcessState
     from nbmem.estimates.programs.programs import Program
 

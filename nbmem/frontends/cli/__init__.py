@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import nbmem
@@ -34,8 +35,6 @@ from nbmem.frontends.cli import (
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, print_message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.frontends.cli.subcommand import Subcommand
 
 COMMANDS: tuple[Subcommand, ...] = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.frontends.cli.subcommand import EXIT_OK, write_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from nbmem.estimates.answers import AnyAnswer

@@ -8,17 +8,14 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest_path
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Script:

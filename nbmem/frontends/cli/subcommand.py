@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from nbmem.core.errors import UsageError
@@ -10,7 +11,6 @@ from nbmem.core.files.untrusted_input import expand_home, is_folder
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
     from pathlib import Path
 
 EXIT_OK = 0

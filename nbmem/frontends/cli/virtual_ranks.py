@@ -16,6 +16,7 @@ import time
 import uuid
 from argparse import Namespace
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,6 @@ from nbmem.virtual.virtual_worlds import layout as world_layout
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
 
 
 _PAUSE_S = 0.05

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.warning_filter import suppress_warnings
 from nbmem.engine import RULES, TORCH, process
 from nbmem.frontends.notebook.error_boundary import notify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def main(arguments: list[str] | None = None) -> None:

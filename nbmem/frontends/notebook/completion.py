@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.runtime.warning_filter import pass_warnings
@@ -21,8 +22,6 @@ from nbmem.frontends.notebook.error_boundary import shell_entry
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.core.arguments import CommandOption
 
 _LINE = re.compile(r"\s*(%%?)(nbmem|memtrace)[ \t]+(.*)")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from nbmem.frontends.notebook.options import parse_cell_line
 from nbmem.frontends.notebook.transformer import memtrace_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from nbmem.api.rank_recording import RankFolder

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from nbmem.core.errors import NbmemError
 from nbmem.core.runtime.entry_points import clear_handled_tracebacks, entry
 from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.runtime.warning_filter import suppress_warnings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger("nbmem")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.exceptions import is_raised, message_of
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.oom import Refusal

@@ -10,14 +10,13 @@ For front ends that run a notebook unattended (`allow_stdin` is off) the walk ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.frontends.notebook.error_boundary import error_boundary, shell_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.api.tracing import Trace
 
 WAIT_S = 0.01

@@ -6,6 +6,7 @@ Unloading restores what they replaced.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from nbmem.frontends.notebook.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from nbmem.api.tracing import Trace

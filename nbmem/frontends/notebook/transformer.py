@@ -9,6 +9,7 @@ cell_hooks.py still sees the options in `info.raw_cell`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.frontends.notebook.caller_context import cell_depth
@@ -16,8 +17,6 @@ from nbmem.frontends.notebook.error_boundary import shell_entry
 from nbmem.frontends.notebook.options import asks_for_help
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Transformer = Callable[[list[str]], list[str]]
 
 _LINE = re.compile(r"%%memtrace(?=\s|$)(.*)")

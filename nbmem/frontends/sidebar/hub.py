@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,6 @@ from nbmem.frontends.sidebar.requests import MOST_CELLS
 from nbmem.frontends.sidebar.sample_reader import Readings, has_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.torch_memory.peak_counters import PeakMeter
     from nbmem.core.session.cell_delta import CellDelta

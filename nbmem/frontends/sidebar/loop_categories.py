@@ -5,13 +5,12 @@ For the host, a process's resident bytes are split.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import OF_TRAINING, Category
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.capture.record.progress import LoopProgress
     from nbmem.core.session.host_memory import MachineParts
     from nbmem.frontends.sidebar.messages import Entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,8 +13,6 @@ from nbmem.core.errors import UsageError
 from nbmem.frontends.sidebar import messages, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.frontends.sidebar.messages import Push
     from nbmem.frontends.sidebar.requests import Reply, Request
 

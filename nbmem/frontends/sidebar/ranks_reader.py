@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +27,6 @@ from nbmem.report.analysis.world.rank_rows import fullest_of, state_of
 from nbmem.views.world_sentences import place_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from nbmem.report.analysis.world.world_report import State

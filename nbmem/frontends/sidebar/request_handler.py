@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -30,8 +31,6 @@ from nbmem.frontends.sidebar.requests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.frontends.sidebar.hub import Hub
     from nbmem.frontends.sidebar.requests import Order, Reply, Request
     from nbmem.report.model import Command

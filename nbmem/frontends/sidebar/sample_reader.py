@@ -7,6 +7,7 @@ Where torch has no card, the host's memory is sampled.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from nbmem.api.tracing import virtual_card
@@ -20,7 +21,6 @@ from nbmem.frontends.sidebar.loop_categories import by_category, parts_of
 from nbmem.frontends.sidebar.messages import CardSample, Cell, HostSample, Process, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from nbmem.capture.record.progress import LoopProgress

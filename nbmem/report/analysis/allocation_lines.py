@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -12,8 +13,6 @@ from nbmem.core.session.events import Frame
 from nbmem.report.analysis.source_lines import frame_line, users_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.report.ledger.card_ledger import CardLedger
 
 MOST_TEXT = 60

@@ -8,6 +8,7 @@ inference has no graph that keeps what it makes, so the successor may be of the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from nbmem.report.ledger.observations import NO_NAME
 from nbmem.report.ledger.phase_map import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,8 +16,6 @@ from nbmem.report.analysis.totals_by_name import Account, bytes_by_account
 from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.core.session.session import Session
 
 Kind = Literal["category", "holder", "line"]

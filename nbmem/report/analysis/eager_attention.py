@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from nbmem.report.analysis.library_calls import library_model, name_of_library_m
 from nbmem.report.analysis.program_names import largest_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

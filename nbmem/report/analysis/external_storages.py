@@ -9,6 +9,7 @@ the storages that are known only at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy as np
 from nbmem.core.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.events import Segments
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.holders import HeldStorage

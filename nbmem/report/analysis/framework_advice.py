@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -9,8 +10,6 @@ from nbmem.core.units import format_bytes
 from nbmem.report.model import Command, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.frameworks import Share
 
 FREE = Command(name="free", arguments=("frameworks",))

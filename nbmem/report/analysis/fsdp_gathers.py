@@ -6,6 +6,7 @@ gave them. They are matched to each other by their exact number of bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +16,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import ALL_GATHER, GATHERED, common_path, without_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

@@ -6,14 +6,13 @@ has the same graph: what must be detached is what carries it from one iteration 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.analysis.growth_candidates import Candidate
     from nbmem.report.ledger.card_ledger import CardLedger
 

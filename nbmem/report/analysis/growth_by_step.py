@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from nbmem.report.analysis.source_lines import adding_lines, frame_line
 from nbmem.report.exploration import GrowingHolder, StepGrowth
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import Source
     from nbmem.report.ledger.card_ledger import CardLedger

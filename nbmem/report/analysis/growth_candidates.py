@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

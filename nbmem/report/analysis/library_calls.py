@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbmem.report.analysis.program_names import code_name, is_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     Thing = Mapping[str, Any]
 
 PART = 1024

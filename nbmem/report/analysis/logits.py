@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from nbmem.report.analysis.library_calls import PART
 from nbmem.report.analysis.program_names import largest_model
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,6 @@ from nbmem.core.session.tensor_names import STEP, is_graph_name, module_in_name,
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
     from nbmem.report.ledger.card_ledger import CardLedger

@@ -5,6 +5,7 @@ Views ask for them while the ledger is still in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from nbmem.report.analysis.report_builder import recorded_times
 from nbmem.report.exploration import MomentDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.ledger.card_ledger import CardLedger
 
 

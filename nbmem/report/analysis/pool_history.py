@@ -7,6 +7,7 @@ for 1,500 moments. Tilings are compared by the XOR of their blocks' hashes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from nbmem.report.exploration import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from nbmem.core.arrays import Ints, Mask

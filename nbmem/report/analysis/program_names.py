@@ -6,11 +6,10 @@ The names in that code are the user's, never those of this package.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from nbmem.core.session.session import Session
 
     Thing = Mapping[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from nbmem.core.session.events import Action
 from nbmem.report.analysis.cache_releases import recording_of, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from nbmem.allocator.settings import AllocatorSettings
     from nbmem.core.session.session import DeviceTrace
 

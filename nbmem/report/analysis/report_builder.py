@@ -5,6 +5,7 @@ A report is of one card; notes describe the others, and the private pools at the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,6 @@ from nbmem.report.ledger.card_ledger import CardLedger
 from nbmem.report.model import Holding, Moment, Peak, PhaseRow, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.report.ledger.balance import Ledger

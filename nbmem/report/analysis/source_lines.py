@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.source_files import TOP_LEVEL, is_library, is_ours, is_users, with_slashes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from nbmem.core.session.events import Frame, Stack
 
 KERNEL_CELL = re.compile(r"[\\/](?:ipykernel_\d+[\\/]|ipython-input-)\d+\.py$")

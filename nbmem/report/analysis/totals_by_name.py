@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.ledger.allocation_facts import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.core.arrays import Ints
     from nbmem.report.ledger.card_ledger import CardLedger
 

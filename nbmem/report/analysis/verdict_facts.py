@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.model import LargestPart, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.core.runtime.fault_isolation import Faults
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger

@@ -6,6 +6,7 @@ addresses and how much is taken from the driver.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from nbmem.allocator.settings import AllocatorSettings
 from nbmem.report.analysis.replay_variants import NO_LIMIT, AllocatorReplay, ReplayOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import DeviceTrace
     from nbmem.report.ledger.card_ledger import CardLedger

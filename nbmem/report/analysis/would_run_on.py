@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,6 @@ from nbmem.report.ledger.cublas_workspaces import CUBLAS
 from nbmem.report.model import CardFit, WouldRunOn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.report.analysis.card_sizes import CardSize
     from nbmem.report.analysis.replay_variants import ReplayOutcome

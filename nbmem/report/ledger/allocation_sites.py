@@ -8,6 +8,7 @@ with a recorded begin and end, or near a tensor that a graph has named.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +27,6 @@ from nbmem.report.ledger.observations import NO_NAME
 from nbmem.report.ledger.phase_map import CALLS, NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import Calls

@@ -16,6 +16,7 @@ not known.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +25,6 @@ from nbmem.core.session.categories import Category
 from nbmem.report.ledger.cublas_workspaces import workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.core.arrays import Codes, Mask
     from nbmem.report.ledger.allocation_facts import Facts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,6 @@ from nbmem.report.ledger.phase_map import PhaseMap
 from nbmem.report.ledger.reference_models import reference_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
     from nbmem.core.arrays import Codes, Ints
     from nbmem.core.session.session import DeviceTrace, Session

@@ -8,6 +8,7 @@ that is not compiled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from nbmem.core.session.categories import Category
 from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels

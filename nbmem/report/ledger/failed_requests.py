@@ -7,6 +7,7 @@ torch itself retries: of a convolution's kernels it takes the first whose worksp
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from nbmem.core.session.events import Action, Events
 from nbmem.core.session.oom import Refusal, is_oom_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.session import Session
 

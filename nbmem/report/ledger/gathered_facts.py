@@ -6,6 +6,7 @@ have stayed until backward, so it counts as activations when a caught error occu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +29,6 @@ from nbmem.report.ledger.reduction_staging import NAME, select_by_overlap, selec
 from nbmem.report.ledger.repeated_steps import find_repeats, select_outliving_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import Session

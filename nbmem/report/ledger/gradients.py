@@ -9,6 +9,7 @@ of two gradients of one result may be computed in place, so it is listed as poss
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ from nbmem.core.session.tensor_names import (
 from nbmem.report.ledger.phase_map import NOWHERE, PhaseMap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.session import StorageLabels

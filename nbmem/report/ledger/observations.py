@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, printable_text
 from nbmem.core.session.tensor_parts import KV_CACHE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import DeviceTrace

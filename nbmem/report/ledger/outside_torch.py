@@ -8,6 +8,7 @@ at any time. A part is never larger than its whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,6 @@ from nbmem.core.session.events import NOT_KNOWN
 from nbmem.core.session.frameworks import FrameworkReadings, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.host_memory import MachineReadings
     from nbmem.core.session.session import DeviceTrace

@@ -7,13 +7,12 @@ recording, and the reference only without gradients.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.session.tensor_parts import REFERENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     Facts = Mapping[str, Any]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,8 +18,6 @@ from nbmem.report.analysis.program_names import code_name, largest_model, larges
 from nbmem.report.tips.weight_names import weight_forms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.categories import Category
     from nbmem.core.session.events import Stack

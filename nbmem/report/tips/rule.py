@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,8 +11,6 @@ from nbmem.report import savings
 from nbmem.report.model import Command, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.report.tips.evidence import Evidence
 
 Findings = Iterator[Finding]

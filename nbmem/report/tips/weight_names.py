@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from nbmem.core.session.session import StorageLabels
 
 OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from nbmem.views.charts.svg import label, line
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.views.markup import Markup
 
 

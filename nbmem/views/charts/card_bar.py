@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import PROCESS, RESERVED, Category
@@ -12,8 +13,6 @@ from nbmem.views.markup import Markup, element
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.model import Report
 

@@ -6,6 +6,7 @@ allocated bytes. A band marks the values that fit by luck.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import Category
@@ -17,8 +18,6 @@ from nbmem.views.markup import Markup, element
 from nbmem.views.palette import COLOURS, INK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.report.estimate_results import Fit, Probe
 
 WIDTH = 540

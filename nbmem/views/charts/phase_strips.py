@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from nbmem.views.markup import Markup, one_line
 from nbmem.views.palette import INK, OTHER_TINT, PHASE_TINTS, TINT_INK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.report.model import Timeline
 
     Band = tuple[int, int, str, int | None]

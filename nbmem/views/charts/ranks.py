@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import RESERVED
@@ -10,8 +11,6 @@ from nbmem.views.charts.svg import WIDTH, Picture, box, fill, label, picture
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.analysis.world.world_report import RankRow
     from nbmem.views.markup import Markup
 

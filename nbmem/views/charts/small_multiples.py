@@ -5,6 +5,7 @@ Each goes from the beginning of its recording to its end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.categories import ACTIVE
@@ -14,8 +15,6 @@ from nbmem.views.charts.svg import WIDTH, Picture, label, line, picture, text_wi
 from nbmem.views.palette import INK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.analysis.world.world_report import RankRow
     from nbmem.report.model import Timeline
     from nbmem.views.markup import Markup

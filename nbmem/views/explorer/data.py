@@ -7,6 +7,7 @@ The allocator's segments at every moment are few integers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +29,6 @@ from nbmem.views.verdict import peak_figures, verdict
 from nbmem.views.would_run_on import would_run_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.exploration import (

@@ -14,6 +14,7 @@ used here.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,6 @@ from nbmem.core.session.categories import ACTIVE, RESERVED
 from nbmem.views.palette import COLOURS, HATCHES, TINT_INK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bokeh.models import Glyph, Range
 
 RED = "#C8553D"

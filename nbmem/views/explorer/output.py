@@ -12,14 +12,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.views.explorer.data import VERSION, explorer_data
 from nbmem.views.mime_types import MIME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.model import Report
 

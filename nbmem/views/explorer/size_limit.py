@@ -7,6 +7,7 @@ moment of every phase. Their figures are exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from nbmem.report.exploration import GONE, Details, Lifetime, PoolHistory
 from nbmem.views.explorer.output import explorer_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.model import Report, Timeline

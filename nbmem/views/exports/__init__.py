@@ -5,6 +5,7 @@ Each has one file and one line in FORMATS.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.errors import UsageError
@@ -13,7 +14,6 @@ from nbmem.core.suggestions import suggest
 from nbmem.views.exports import allocations, page, perfetto, report, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from nbmem.report.ledger.card_ledger import CardLedger

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.core.files.atomic_write import atomic_write
@@ -19,7 +20,6 @@ from nbmem.report.analysis.report_builder import recorded_times
 from nbmem.views.exports.event_places import cells_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from nbmem.report.ledger.card_ledger import CardLedger

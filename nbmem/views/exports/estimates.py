@@ -6,12 +6,11 @@ the attributes' names. Amounts are bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.report.card_choice import SuitableCards
     from nbmem.report.estimate_results import (
         CardFigures,

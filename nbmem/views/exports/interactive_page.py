@@ -11,15 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.views.explorer import MIME
 from nbmem.views.markup import Markup, element
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OFFLINE = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"

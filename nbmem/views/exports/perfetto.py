@@ -9,6 +9,7 @@ microseconds); read by https://ui.perfetto.dev and chrome://tracing.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from nbmem.report.analysis.report_builder import recorded_times
 from nbmem.report.analysis.timeline import chosen_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from nbmem.core.session.spans import Span

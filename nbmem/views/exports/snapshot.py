@@ -9,6 +9,7 @@ context_for_id). `user_metadata` has the same text for tools that show it. Pickl
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from nbmem.core.session.events import Action
 from nbmem.views.exports.event_places import cells_of, phases_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from nbmem.report.ledger.card_ledger import CardLedger

@@ -14,11 +14,10 @@ are added in later versions, never renamed or removed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.core.session.categories import Category
     from nbmem.report.analysis.world.world_report import (
         FirstOut,

@@ -6,6 +6,7 @@ no script, and opening one rank closes the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.ranks import numbers_text
@@ -18,8 +19,6 @@ from nbmem.views.world import highest, rank_groups, render_world_html
 from nbmem.views.world_sentences import peak_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.report.analysis.world.world_report import RankRow, WorldReport
     from nbmem.report.model import Report
 

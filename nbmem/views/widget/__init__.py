@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.core.session.cell_delta import CellDelta
     from nbmem.report.analysis.world.world_report import WorldReport
     from nbmem.report.ledger.card_ledger import CardLedger

@@ -10,6 +10,7 @@ kernel sends finer data about a moment, which are drawn unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from nbmem.views.html import render_html
 from nbmem.views.text import render_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import pandas as pd
 
     from nbmem.core.session.cell_delta import CellDelta

@@ -5,6 +5,7 @@ The explorer below the picker is that of the chosen rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -14,8 +15,6 @@ from nbmem.core.errors import NbmemError
 from nbmem.views.world_sentences import peak_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.report.analysis.world.world_report import WorldReport
     from nbmem.views.widget.explorer import ExplorerWidget
 

@@ -8,6 +8,7 @@ implementation, which makes results alone, then replaces it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,6 @@ from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.warnings import host_code_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _CUDA = _C.DispatchKeySet(_C.DispatchKey.CUDA)

@@ -12,7 +12,8 @@ TensorIterator.cpp: compute_mem_overlaps
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -20,10 +21,6 @@ from nbmem.virtual.devices import CPU
 from nbmem.virtual.operator_model.value_checks import run_on_cpu
 from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.shapes import is_dense, is_expanded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _SEVERAL = (
     "unsupported operation: more than one element of the written-to tensor refers to a single "

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import _C
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TRACER = "Tracer"
 _CONVOLUTION = torch.ops.aten.convolution.default

@@ -7,6 +7,7 @@ exclude its own thread. So changes that finalizers request during another change
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.hardware.deferred_free import DeferredFrees, defer_interrupt
@@ -14,7 +15,6 @@ from nbmem.virtual.paging.accesses import AccessKind
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
 
     from nbmem.allocator.caching import CachingAllocator
     from nbmem.virtual.hardware.gpu import VirtualGPU

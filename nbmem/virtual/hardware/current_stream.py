@@ -11,16 +11,14 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import _C
 
 from nbmem.virtual.devices import CPU, cpp_device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 LEAF = 1 << 63
 """Sequence numbers from here on are of nodes that add up a leaf's gradient, not of a time."""

@@ -12,15 +12,13 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from torch._C._profiler import CapturedTraceback, gather_traceback
 
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.interrupts import SignalDelivery
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,6 +8,7 @@ left in addition are added to the live bytes.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.session.events import Action
@@ -15,8 +16,6 @@ from nbmem.virtual import warnings
 from nbmem.virtual.hardware.eager_references import SavedStorages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 

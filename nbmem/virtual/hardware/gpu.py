@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,8 +31,6 @@ from nbmem.virtual.paging.accesses import AccessKind, AccessLog
 from nbmem.virtual.warnings import limits_of, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.eager_baseline import EagerEstimate
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from nbmem.virtual.hardware.graph_seeds import GraphSeeds
 from nbmem.virtual.warnings import VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 

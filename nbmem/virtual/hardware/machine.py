@@ -7,6 +7,7 @@ by its ordinal, by a device or not at all; the machine returns the card that is 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,6 @@ from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.hardware.gpu import VirtualGPU
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.virtual.cards import Card
 
 _INVALID_ORDINAL = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,8 +21,6 @@ from nbmem.core.session.events import Action
 from nbmem.virtual.hardware.stacks import capture_stack, symbolized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from torch._C._profiler import CapturedTraceback
 
     from nbmem.virtual.hardware.deferred_free import FreeContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from nbmem.core.files.snapshot_segments import listed_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine
 

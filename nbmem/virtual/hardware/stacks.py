@@ -7,6 +7,7 @@ real card, the kernels and the allocator, do not run here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,8 +17,6 @@ from torch._C._profiler import CapturedTraceback, gather_traceback, symbolize_tr
 from nbmem.core.session.source_files import with_slashes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     Frame = dict[str, Any]
 
 _OURS = (

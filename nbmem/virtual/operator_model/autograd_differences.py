@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,6 @@ from nbmem.virtual.tensors.shapes import is_dense
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from nbmem.virtual.operator_model.operator import Executor, Handler
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,8 +11,6 @@ import torch
 from nbmem.core.runtime.clock import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 MAX_CALLS = 200_000

@@ -11,6 +11,7 @@ householder_product_backward, which ormqr_backward uses
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,6 @@ from nbmem.virtual.operator_model.shape_only import shape_only_results
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

@@ -5,6 +5,7 @@ dispatch/card_mode.py has the order in which the parts apply.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +17,6 @@ from nbmem.virtual.tensors.host.lazy_tensors import HostRule, LazyTensors
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.hardware.cudnn.problem import Kernels

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 class RunningNode(threading.local):

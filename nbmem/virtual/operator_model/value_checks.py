@@ -8,7 +8,7 @@ This module has the shared error texts and the CPU kernel's check of shapes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import _C
@@ -16,10 +16,6 @@ from torch import _C
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.hardware.forks import BAD_FORK
 from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _SHORT = {
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float",

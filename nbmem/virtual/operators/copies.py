@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,6 @@ from nbmem.virtual.tensors.value_bounds import as_before, below_in, source_count
 from nbmem.virtual.tensors.value_rules import ValueRule, same_health
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.shapes import Results

@@ -8,6 +8,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/Tensor
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,6 @@ import torch
 from nbmem.virtual.operator_model.operator import LONG, Operator, drop, outs, temporary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 BLOCK_BYTES = 128 * 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,6 @@ from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, as_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.virtual.tensors.host.lazy_tensors import HostRule
     from nbmem.virtual.tensors.value_rules import ValueRule
 

@@ -8,13 +8,11 @@ https://github.com/bitsandbytes-foundation/bitsandbytes/tree/0.50.2
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from nbmem.virtual import current_machine
 from nbmem.virtual.kernel_rules import KernelRules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CONTEXT = 1
 """A handle of cuBLAS, which no code reads."""

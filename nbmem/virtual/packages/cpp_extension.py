@@ -6,16 +6,14 @@ answers, and nothing shows what they allocate. Sources without CUDA are compiled
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.virtual import current_machine
 from nbmem.virtual.kernel_rules import KernelRules
 from nbmem.virtual.warnings import uncompiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _CUDA = (".cu", ".cuh")
 

@@ -6,15 +6,12 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/uti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING
 
 from nbmem.virtual import current_machine
 from nbmem.virtual.kernel_rules import KernelRules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def as_here(ask: Callable[[list[int]], list[int]]) -> Callable[[list[int]], list[int]]:

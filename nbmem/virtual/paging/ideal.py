@@ -6,14 +6,10 @@ tensor is freed. Pages that the host has unchanged are not copied back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from nbmem.virtual.paging.accesses import PAGE, AccessKind, AccessLog, TransferredBytes, last_step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Use = tuple[int, int, int, int]
 """A use of a piece of a tensor: an `AccessKind`, the tensor's number, which piece, its bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,8 +51,6 @@ from nbmem.virtual.patches.triton.launches import triton_patches
 from nbmem.virtual.tensors.leaf_streams import note_first_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.virtual.cards import Card
 
 

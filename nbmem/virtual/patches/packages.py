@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from nbmem.virtual.patches.patcher import Patch, Patches
 from nbmem.virtual.tensors.operator_call import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from nbmem.virtual.hardware.machine import Machine
 
 LATE = ("bitsandbytes",)

@@ -9,6 +9,7 @@ unknown one: so a mask of positions below unknown lengths is of whole sequences.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +19,6 @@ from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.tensors.stand_ins.numbers import LEAST, stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 

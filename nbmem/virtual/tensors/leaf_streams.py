@@ -10,6 +10,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/ac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,6 @@ from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.virtual.hardware.current_stream import CurrentStream
 
 _needs_gradient: Any = _C.TensorBase.requires_grad.__get__

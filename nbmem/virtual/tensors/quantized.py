@@ -7,16 +7,14 @@ of an activation that has ended raises an error instead of ending the process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C
 
 from nbmem.virtual.devices import CUDA, LAZY
 from nbmem.virtual.tensors.storages import DataKernels, dataless_tensor, original_wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 """The type of the integers in memory, by the quantized type; a card has no other types."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import _C
@@ -12,10 +13,6 @@ from nbmem.virtual.devices import CPU, LAZY, META, cpp_device
 from nbmem.virtual.tensors.global_switches import switches
 from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 from nbmem.virtual.tensors.unsupported import no_such_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 SMALL = 1 << 10
 """Elements up to which the CPU's kernel replaces a failing rule in Python."""

@@ -7,7 +7,8 @@ backward pass, `.data`) have them, too, and they are freed with the last of thes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C
@@ -15,9 +16,6 @@ from torch import _C
 from nbmem.virtual.devices import CUDA, LAZY
 from nbmem.virtual.tensors.quantized import QuantizedTensor
 from nbmem.virtual.tensors.storages import DataKernels, dataless_sparse, original_wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COO = torch.sparse_coo
 ROWS = (torch.sparse_csr, torch.sparse_bsr)

@@ -9,6 +9,7 @@ is `cuda:0` (virtual/patches/tensor_api/tensor_attributes.py).
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,8 +20,6 @@ from nbmem.virtual.tensors.shapes import ArgumentResult, Shares, TensorSpec
 from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SignAndSeed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.virtual.hardware.gpu import VirtualGPU
 
 _make = torch.Tensor._make_subclass

@@ -6,6 +6,7 @@ Health is what a condition or a count is in a run without NaN or overflow (`Card
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from torch import _C
 from nbmem.virtual.devices import CPU, is_virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.tensors.assumptions import Assumption
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.stand_ins.value_signs import SignRule

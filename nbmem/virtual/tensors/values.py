@@ -13,6 +13,8 @@ What the program has read of a mask is known from then on: what it computes from
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,9 +33,6 @@ from nbmem.virtual.tensors.value_bounds import agreed, below_of, learn
 from nbmem.virtual.warnings import LOOP, VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType
-
     from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
     from nbmem.virtual.tensors.storages import CardMemory, Storages
     from nbmem.virtual.tensors.value_rules import Health, ValueRule

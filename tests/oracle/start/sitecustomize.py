@@ -6,11 +6,11 @@ This folder is in the PYTHONPATH of each process that the tests start: kernels a
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
 
 PATCHED_MODULE = "nbmem.virtual"

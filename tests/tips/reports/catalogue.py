@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FOLDER = Path(__file__).parent
 MEASURES = ("end", "peak", "reserved", "end_reserved", "runs")

@@ -10,15 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.tips.reports.catalogue import FOLDER
 from tests.tips.reports.healthy_models import healthy_models
 from tests.tips.reports.run import BrokenError, run_program, tips_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CARD = "T4"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from nbmem.core.units import format_bytes
 from nbmem.report.tips.rule import fmt_range
 from tests.tips.reports.catalogue import FOLDER, Report, read_reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 RESULTS = FOLDER / "results.json"
 PAGE = FOLDER.parents[2] / "docs" / "tips.md"

@@ -8,12 +8,11 @@ replayed, a sample of values below the answer is run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.allocator.recordings.request_sequence import RefusedRequest
     from nbmem.estimates.questions.search.scaled_runs import ScaledRuns
     from nbmem.estimates.questions.search.value_search import Search

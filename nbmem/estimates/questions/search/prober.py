@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nbmem.core.runtime.clock import CLOCK
@@ -9,8 +10,6 @@ from nbmem.core.units import format_bytes
 from nbmem.estimates.runs.probe_run import Reply, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.estimates.questions.search.value_search import Verdict
     from nbmem.report.estimate_results import Probe
     from nbmem.virtual.cards import Card

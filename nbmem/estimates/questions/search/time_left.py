@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.estimates.questions.search.fit_band import LOOSE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from nbmem.estimates.questions.search.value_search import Search
     from nbmem.report.estimate_results import Probe
 

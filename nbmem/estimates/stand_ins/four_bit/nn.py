@@ -7,16 +7,14 @@ https://github.com/bitsandbytes-foundation/bitsandbytes/blob/0.50.2/bitsandbytes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLOCK, NESTED = 64, 256
 """Weights of a scale, and scales of a scale."""

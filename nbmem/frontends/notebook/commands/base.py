@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbmem.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.api.tracing import Trace
     from nbmem.core.arguments import CommandOption
     from nbmem.frontends.notebook.cell_hooks import CellHooks

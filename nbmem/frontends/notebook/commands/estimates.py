@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nbmem.core.errors import UsageError
@@ -12,8 +13,6 @@ from nbmem.frontends.notebook.error_boundary import notify
 from nbmem.frontends.notebook.transformer import is_nbmem_magic, memtrace_line
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from nbmem.frontends.notebook.commands.base import Notebook
 
 LINES = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from nbmem.frontends.notebook.commands.base import CompletionRequest, MagicCommand, Notebook
@@ -10,8 +11,6 @@ from nbmem.frontends.notebook.display import show_bundle, text_bundle
 from nbmem.frontends.notebook.options import HELP, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.core.arguments import CommandOption
 
 WIDTH = 80

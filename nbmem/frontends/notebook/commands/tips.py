@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from nbmem.frontends.notebook.display import show_bundle, text_bundle
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
 
     from nbmem.core.freed_memory import Freed
     from nbmem.report.model import Finding, Report

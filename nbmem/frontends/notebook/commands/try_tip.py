@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
@@ -9,8 +10,6 @@ from nbmem.frontends.notebook.commands import estimates as asking
 from nbmem.frontends.notebook.commands.base import CompletionRequest, MagicCommand, Notebook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from nbmem.report.model import Finding
 
 

@@ -8,16 +8,14 @@ a comm's messages to the shell that last sent on it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.entry_points import entry
 from nbmem.frontends.sidebar.messages import TARGET
 from nbmem.frontends.sidebar.requests import RPC_TARGET
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATIENCE_S = 5
 """How long a request waits for its turn between two cells."""

@@ -5,6 +5,7 @@ The error that ended the recording is explained in full.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,6 @@ from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, Finding, Moment, OomReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.ledger.balance import Ledger
     from nbmem.report.ledger.card_ledger import CardLedger
 

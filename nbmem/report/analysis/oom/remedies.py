@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,6 @@ from nbmem.report.model import Command, Finding
 from nbmem.report.savings import estimated, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.report.analysis.oom.failed_request import FailedRequest
 

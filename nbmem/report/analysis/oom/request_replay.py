@@ -7,6 +7,7 @@ That is done only if the unchanged replay fails at the same request; otherwise i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +20,6 @@ from nbmem.report.analysis.oom.failed_request import FailedRequest, layout
 from nbmem.report.analysis.what_if import begin_replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from nbmem.report.analysis.replay_variants import AllocatorReplay
 
 MAX_EVENTS = 200_000

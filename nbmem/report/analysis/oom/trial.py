@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -20,8 +21,6 @@ from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
 from nbmem.report.analysis.oom.request_replay import FailureReplay, ReplayEnd, replay_from_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.core.session.categories import Category
     from nbmem.report.analysis.oom.failed_request import FailedRequest

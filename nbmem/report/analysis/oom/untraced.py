@@ -5,6 +5,7 @@ The sources are the observed failure, or the error's message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import HeldStorage, HolderKind, roots_of
@@ -18,8 +19,6 @@ from nbmem.report.analysis.source_lines import users_line, users_stack
 from nbmem.report.model import Command, HeldGroup, Moment, OomReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.session.events import Stack
     from nbmem.core.session.frameworks import Share
     from nbmem.core.session.oom import OomMessage, Refusal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from nbmem.report.analysis.world.world_report import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow
 
 MIN_SHARE, MIN_OF_CARD = 0.1, 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from nbmem.report.analysis.world.rank_rows import held_at, row_of
 from nbmem.report.analysis.world.world_report import RankAtFailure, RankRow, WorldReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from nbmem.core.files.size_limits import Limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,8 +18,6 @@ from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbmem.core.session.variable_paths import parse_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 

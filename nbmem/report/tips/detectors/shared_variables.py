@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.variable_paths import parse_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 SMALL = 0.05
 """Part of the largest variable's bytes from which an alias is named."""

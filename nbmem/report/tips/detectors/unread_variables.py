@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from nbmem.report.analysis.source_lines import name_of
 from nbmem.report.ledger.observations import rows_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.tips.evidence import Evidence
 

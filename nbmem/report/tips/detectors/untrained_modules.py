@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from nbmem.report.analysis.allocation_lines import allocation_lines, allocation_
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.tips.evidence import Evidence
 

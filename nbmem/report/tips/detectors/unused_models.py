@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +19,6 @@ from nbmem.core.session.tensor_names import STEP
 from nbmem.report.tips.purpose_names import marks_intended_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 

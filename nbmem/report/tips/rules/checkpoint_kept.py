@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +39,6 @@ from nbmem.report.tips.weight_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.session.events import Stack
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence

@@ -17,6 +17,7 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,8 +35,6 @@ from nbmem.report.analysis.what_if import (
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.replay_variants import ReplayOutcome
     from nbmem.report.tips.evidence import Evidence
 

@@ -15,6 +15,7 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.report.analysis.fsdp_gathers import Gather, Move, allocated_with, find_gathers
@@ -22,8 +23,6 @@ from nbmem.report.analysis.program_names import blocks_of
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 

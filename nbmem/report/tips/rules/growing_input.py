@@ -15,6 +15,7 @@ When to ignore it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,8 +25,6 @@ from nbmem.report.analysis.iterations import MIN_ITERATIONS
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 

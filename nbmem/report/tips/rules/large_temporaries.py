@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,8 +31,6 @@ from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_li
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
     from nbmem.report.model import Finding

@@ -19,6 +19,7 @@ When to ignore it
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +32,6 @@ from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST, LEAST_OF_PEAK = 4, 0.1

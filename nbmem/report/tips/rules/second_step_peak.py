@@ -24,6 +24,7 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,6 @@ from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 

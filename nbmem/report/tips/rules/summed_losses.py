@@ -17,6 +17,7 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,8 +28,6 @@ from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 

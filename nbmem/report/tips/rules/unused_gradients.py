@@ -19,6 +19,7 @@ When to ignore it
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,8 +42,6 @@ from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, si
 from nbmem.report.tips.weight_names import split_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 

@@ -14,6 +14,7 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +25,6 @@ from nbmem.report.analysis.fsdp_gathers import Move, allocated_with
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.tips.evidence import Evidence
 
 SHARE = 0.1

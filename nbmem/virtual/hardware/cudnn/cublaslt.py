@@ -11,10 +11,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")

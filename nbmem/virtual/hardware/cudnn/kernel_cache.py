@@ -9,6 +9,7 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cudnn/Conv_
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +18,6 @@ from nbmem.core.session.events import BlockState
 from nbmem.virtual.warnings import NOT_ASKED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.cudnn.problem import Kernels, Problem
     from nbmem.virtual.hardware.gpu import VirtualGPU
 

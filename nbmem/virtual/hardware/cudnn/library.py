@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nbmem.virtual.hardware.cudnn.problem import Problem, Tiling
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 LEAST_VERSION = 90800
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}

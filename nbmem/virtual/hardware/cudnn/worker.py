@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -21,8 +22,6 @@ from nbmem.virtual.hardware.cudnn.library import LEAST_VERSION, Library, Unsuppo
 from nbmem.virtual.hardware.cudnn.problem import Answer, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.cudnn.library import Descriptor
 
 

@@ -7,6 +7,7 @@ dimension for the batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,8 +16,6 @@ from nbmem.virtual.operator_model.operator import contiguous, drop, out, outs, t
 from nbmem.virtual.split_kv import num_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from nbmem.virtual.operator_model.operator import Launch, Step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from nbmem.virtual.operator_model.operator import DNN, HALVES, drop, host, out, 
 from nbmem.virtual.tensors.operator_call import OperatorCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 CUDNN_WORKSPACE = 256

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,6 @@ from nbmem.virtual.operator_model.operator import Executor, Operator
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

@@ -8,6 +8,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/Func
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
 from nbmem.virtual.tensors.shapes import Results, infer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

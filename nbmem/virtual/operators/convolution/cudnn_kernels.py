@@ -5,6 +5,7 @@ The size of a workspace is computed in workspace.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.tensors.global_switches import convolves_in_tf32, is_deterministic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.cudnn.client import CudnnClient
     from nbmem.virtual.tensors.shapes import TensorSpec

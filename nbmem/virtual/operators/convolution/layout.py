@@ -5,6 +5,7 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Convolution
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,6 @@ from nbmem.virtual.tensors.shapes import as_meta
 from nbmem.virtual.tensors.storages import DataKernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

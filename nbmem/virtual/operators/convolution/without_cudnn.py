@@ -10,13 +10,12 @@ NaiveConvolutionTranspose2d.cu, NaiveConvolutionTranspose3d.cu; ../Convolution.c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.virtual.operator_model.operator import Launch, Step, drop, out, temporary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from nbmem.virtual.tensors.operator_call import OperatorCall

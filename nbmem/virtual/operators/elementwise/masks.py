@@ -5,6 +5,7 @@ Their value rules return what a mask implies where no values are known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,8 +28,6 @@ from nbmem.virtual.tensors.value_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor, Handler, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,6 @@ from nbmem.virtual.tensors.value_bounds import bound_of_joined, smallest_count, 
 from nbmem.virtual.tensors.value_rules import ValueRule, same_health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

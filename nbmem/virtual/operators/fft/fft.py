@@ -7,6 +7,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/Spectr
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +16,6 @@ from nbmem.virtual.operator_model.operator import Launch, Operator, Step, drop, 
 from nbmem.virtual.operators.fft import half_fft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 MOST_DIMS = 3

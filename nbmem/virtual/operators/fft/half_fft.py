@@ -8,12 +8,10 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/SpectralOps
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.complex32)

@@ -8,18 +8,14 @@ cuda/Indexing.cu, cuda/Nonzero.cu.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 
 from nbmem.virtual.operator_model.operator import LONG, Launch, Step, drop, out, outs, temporary
 from nbmem.virtual.operators.reduce import staging
 from nbmem.virtual.operators.sorting import cub
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 _MASKS = (torch.bool, torch.uint8)
 

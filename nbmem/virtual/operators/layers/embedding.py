@@ -6,6 +6,7 @@ EmbeddingBackwardKernel.cu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from nbmem.virtual.operator_model.operator import Operator, drop, out, temporary
 from nbmem.virtual.operators.sorting import cub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall

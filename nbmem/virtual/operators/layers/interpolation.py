@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from nbmem.virtual.operator_model.operator import (
 from nbmem.virtual.tensors.shapes import Results, infer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import TensorSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +12,6 @@ from nbmem.virtual.operator_model.operator import Operator, contiguous, outs, ou
 from nbmem.virtual.tensors.shapes import like
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 

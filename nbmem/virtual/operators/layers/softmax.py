@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +11,6 @@ from nbmem.virtual.operator_model.operator import Operator, contiguous, outs, te
 from nbmem.virtual.tensors.shapes import like, one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results

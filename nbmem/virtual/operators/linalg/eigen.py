@@ -8,6 +8,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/BatchLinear
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,6 @@ from nbmem.virtual.operators.linalg.solving import INT, error_check, matrices, n
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

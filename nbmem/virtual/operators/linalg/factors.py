@@ -6,7 +6,7 @@ LinearAlgebra.cpp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 
@@ -21,10 +21,6 @@ from nbmem.virtual.operators.linalg.solving import (
     pointers,
     reflector_steps,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 aten = torch.ops.aten
 

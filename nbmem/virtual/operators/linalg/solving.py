@@ -6,15 +6,11 @@ BatchLinearAlgebra.cpp, BatchLinearAlgebraLib.cpp, BatchLinearAlgebraLibBlas.cpp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 
 from nbmem.virtual.operator_model.operator import Launch, Step, drop, out, outs, temporary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 aten = torch.ops.aten
 INT, LONG, POINTER = 4, 8, 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
@@ -12,9 +12,6 @@ from nbmem.virtual.operators.norm import norm_kernels
 from nbmem.virtual.operators.norm.choice import batch_norm, is_composite_here, rms_norm
 from nbmem.virtual.tensors.operator_call import OperatorCall
 from nbmem.virtual.tensors.shapes import Results, infer, like, several
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _check_weight(call: OperatorCall) -> None:

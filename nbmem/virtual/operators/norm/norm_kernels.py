@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,6 @@ from nbmem.virtual.operators.norm.choice import uses_cudnn
 from nbmem.virtual.operators.reduce import staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 

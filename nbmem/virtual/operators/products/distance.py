@@ -5,13 +5,12 @@ Euclidean distances are one product of rows that have their squares beside them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operator_model.operator import BLAS, Operator, drop, out, outs, temporary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 

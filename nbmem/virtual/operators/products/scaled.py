@@ -6,6 +6,7 @@ the H100, L40S, A100 and B200.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +15,6 @@ from nbmem.virtual.operator_model.operator import BLAS, Launch, Operator, Step, 
 from nbmem.virtual.tensors.shapes import Results, infer, one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 HOPPER, BLACKWELL = (9, 0), (10, 0)

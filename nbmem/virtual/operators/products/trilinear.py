@@ -6,6 +6,7 @@ sumproduct_pair)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ import torch
 from nbmem.virtual.operator_model.operator import Executor, Operator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

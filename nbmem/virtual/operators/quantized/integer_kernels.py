@@ -5,6 +5,7 @@ Most work on the integers, and their results have the same quantizer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,6 @@ from nbmem.virtual.tensors.quantized import (
 from nbmem.virtual.tensors.shapes import as_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.virtual.operator_model.operator import Executor, Handler
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

@@ -6,6 +6,7 @@ aten/src/ATen/native/RNN.cpp (LSTMCell, GRUCell: `input.is_cuda()`)
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from nbmem.virtual.operator_model.operator import Executor, Launch, Step, out
 from nbmem.virtual.tensors.shapes import Results, several, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,8 +26,6 @@ from nbmem.virtual.tensors.value_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.shapes import Results

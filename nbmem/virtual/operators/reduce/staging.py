@@ -6,6 +6,7 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Reduce
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ import torch
 from nbmem.virtual.operator_model.operator import HALVES, Launch, Step, drop, out, temporary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nbmem.virtual.cards import Card
 
 MAX_THREADS = 512

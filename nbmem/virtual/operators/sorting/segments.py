@@ -6,14 +6,13 @@ cuda/SegmentReduce.cu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nbmem.virtual.operator_model.operator import LONG, Operator, contiguous, drop, out, temporary
 from nbmem.virtual.operators.sorting import cub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Launch, Step
 
 

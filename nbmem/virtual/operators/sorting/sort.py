@@ -6,6 +6,7 @@ TensorTopK.cu, Sorting.cpp and UniqueCub.cu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +18,6 @@ from nbmem.virtual.tensors.value_bounds import place
 from nbmem.virtual.tensors.value_rules import ValueRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.operator_model.operator import Launch, Step
 

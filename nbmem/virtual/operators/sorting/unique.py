@@ -5,6 +5,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cuda/Unique
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,6 @@ from nbmem.virtual.tensors.value_bounds import below_of
 from nbmem.virtual.warnings import UNIQUE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor, Launch, Step
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

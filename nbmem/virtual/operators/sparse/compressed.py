@@ -7,6 +7,7 @@ left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,8 +37,6 @@ from nbmem.virtual.tensors.sparse import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

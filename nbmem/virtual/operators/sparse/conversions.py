@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +13,6 @@ from nbmem.virtual.operators.sparse.parts import empty_coo, with_same_places
 from nbmem.virtual.tensors.sparse import COO, Coo, coo, is_sparse, parts_of, set_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

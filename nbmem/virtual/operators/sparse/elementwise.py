@@ -6,6 +6,7 @@ SparseUnaryOps.cpp, SparseBinaryOpIntersectionCommon.h and cuda/SparseCUDATensor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,6 @@ from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_p
 from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse, parts_of, set_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

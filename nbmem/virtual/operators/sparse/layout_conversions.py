@@ -5,6 +5,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/TensorConve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from nbmem.virtual.operators.sparse.parts import coalesced, scratch
 from nbmem.virtual.tensors.sparse import Compressed, compressed, is_sparse, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 CSR, CSC = torch.sparse_csr, torch.sparse_csc

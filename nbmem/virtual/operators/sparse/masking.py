@@ -6,6 +6,7 @@ and SparseCsrTensorMath.cpp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from nbmem.virtual.operators.sparse.layout_conversions import CSR, select_by_mas
 from nbmem.virtual.tensors.sparse import Compressed, compressed, coo, is_sparse, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from nbmem.virtual.tensors.sparse import Coo, alias, coo, parts_of, set_parts
 from nbmem.virtual.warnings import COALESCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 aten = torch.ops.aten

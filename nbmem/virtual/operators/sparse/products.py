@@ -6,6 +6,7 @@ and SparseMatMul.cu. Memory that cuSPARSE itself allocates is unknown and left o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,6 @@ from nbmem.virtual.tensors.sparse import Coo, coo, is_sparse
 from nbmem.virtual.warnings import SPARSE_PRODUCT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.operator_model.operator import Executor
     from nbmem.virtual.tensors.operator_call import OperatorCall
 

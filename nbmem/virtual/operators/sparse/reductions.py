@@ -6,6 +6,7 @@ and cuda/SoftMax.cu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,6 @@ from nbmem.virtual.operators.sparse.parts import coalesced, scratch, with_same_p
 from nbmem.virtual.tensors.sparse import Coo, coo, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
 
 

@@ -11,7 +11,8 @@ compared with it when a release changes it.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import _C
@@ -22,9 +23,6 @@ from nbmem.virtual.operators.recurrent.layers import autocast_cells
 from nbmem.virtual.patches.dispatcher import implement
 from nbmem.virtual.patches.patcher import Patch
 from nbmem.virtual.tensors.operator_call import operator_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LOWER = (
     "_convolution", "_convolution.deprecated", "conv1d", "conv2d", "conv3d", "conv_tbc",

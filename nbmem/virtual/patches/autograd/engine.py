@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import autograd
@@ -17,9 +18,6 @@ from torch.autograd import graph
 from nbmem.virtual.hardware.current_stream import LEAF, next_number
 from nbmem.virtual.operator_model.autograd_differences import runs
 from nbmem.virtual.patches.patcher import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _TYPE = re.compile(r"\bLazy(\w+)Type\b")
 

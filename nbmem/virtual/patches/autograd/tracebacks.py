@@ -10,13 +10,11 @@ from __future__ import annotations
 import sys
 import threading
 import traceback as tracebacks
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from nbmem.virtual.frames import hide_own, without_own
 from nbmem.virtual.patches.patcher import Patch, patches_of
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _WALKERS = ("walk_tb", "_walk_tb_with_full_positions")
 """Functions with which all of `traceback` walks a traceback."""

@@ -8,7 +8,8 @@ the process.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
@@ -17,9 +18,6 @@ from torch.jit import _trace
 from nbmem.virtual.devices import CUDA, LAZY, is_virtual
 from nbmem.virtual.patches.patcher import Patch
 from nbmem.virtual.patches.tensor_api.transfers import card_device, is_card
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _DEVICE = torch.ops.prim.device.default
 _IS_CLOSE = torch.isclose

@@ -7,16 +7,14 @@ leaves them out of its text. Readers of the code parse them (core/session/buffer
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import ValueWithLineMap
 
 from nbmem.core.session.buffer_annotations import BufferAnnotation
 from nbmem.virtual.patches.patcher import Patch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,6 @@ from nbmem.virtual.operators.convolution.layout import layout
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -35,8 +36,6 @@ from nbmem.virtual.patches.eager_baseline.follower import Follower
 from nbmem.virtual.patches.patcher import Patch, Patches, patches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.hardware.machine import Machine
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/cuda/Module.cpp
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +22,6 @@ from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.tensors.storages import DataKernels, Storages, dataless_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.allocator.checkpoints import PoolState
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine

@@ -20,6 +20,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -35,8 +36,6 @@ from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.tensors.shapes import spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
 

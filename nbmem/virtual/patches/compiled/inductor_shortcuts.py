@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch._inductor import dependencies, sizevars
@@ -29,9 +30,6 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from nbmem.virtual.patches.patcher import Patch, patches_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _sympy: Any = sizevars.sympy
 _KEPT = 1 << 16

@@ -11,6 +11,7 @@ Known limit: which choice wins is not known; the first one is taken, as none is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from nbmem.virtual.patches.compiled.triton_kernels import timed_on_card
 from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from nbmem.virtual.hardware.machine import Machine

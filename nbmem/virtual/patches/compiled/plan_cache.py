@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from nbmem.core.session.events import Action
 from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from nbmem.virtual.cards import Card
     from nbmem.virtual.hardware.gpu import VirtualGPU
     from nbmem.virtual.hardware.machine import Machine

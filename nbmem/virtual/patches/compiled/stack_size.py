@@ -10,11 +10,9 @@ https://github.com/python/cpython/blob/v3.13.0/Python/pystate.c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 _SLOTS = 1 << 16

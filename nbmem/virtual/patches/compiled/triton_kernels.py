@@ -13,6 +13,7 @@ Known limit: which configuration wins is not known, nor whether an earlier proce
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,8 +23,6 @@ from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.patches.patcher import Patches, patches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.dispatch.card_mode import CardMode
     from nbmem.virtual.hardware.machine import Machine
 

@@ -7,6 +7,7 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/cuda/comm.cpp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +18,6 @@ from nbmem.virtual.devices import CUDA, is_virtual
 from nbmem.virtual.patches.patcher import Patch, patches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbmem.virtual.hardware.machine import Machine
 
     Tensors = Sequence[torch.Tensor]

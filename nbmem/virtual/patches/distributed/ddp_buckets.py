@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from torch import nn
 
 MIB = 1 << 20

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -34,9 +35,6 @@ from nbmem.virtual.operators.communication.collectives import (
 from nbmem.virtual.patches.distributed.spawn import RankState
 from nbmem.virtual.patches.patcher import Patch, patches_of
 from nbmem.virtual.warnings import OWN_STATE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NAME = "_propagate_use_strided_shard_flag"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,8 +27,6 @@ from nbmem.virtual.virtual_worlds import VirtualWorld, environment
 from nbmem.virtual.warnings import SPAWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.virtual.hardware.machine import Machine
 
 

@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import linecache
 import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -38,8 +39,6 @@ from nbmem.virtual.patches.eager_baseline.variable_lifetimes import kept_until
 from nbmem.virtual.tensors.shapes import TensorSpec, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from torch.fx import Graph, Node
 
     from nbmem.virtual.dispatch.card_mode import CardMode

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.rounding import round_size
@@ -23,8 +24,6 @@ from nbmem.virtual.patches.eager_baseline.captured_graphs import (
 from nbmem.virtual.patches.patcher import Patch, Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
 

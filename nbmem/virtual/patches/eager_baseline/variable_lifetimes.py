@@ -13,11 +13,10 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.fx import Graph, Node
 
     Frame = tuple[str, int, str]

@@ -10,7 +10,8 @@ https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/autograd/python_varia
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +19,6 @@ from torch import _C
 
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.patches.patcher import Patch, patches_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _Base: Any = _C.TensorBase
 _SEQUENCES = (list, tuple, range, np.ndarray)

@@ -16,18 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from nbmem.core.errors import NbmemError
 from nbmem.virtual.devices import is_virtual
 from nbmem.virtual.warnings import unknown_scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 MOST_THREADS = 1024
 """Threads in a block, of every card."""

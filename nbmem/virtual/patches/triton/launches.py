@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,8 +32,6 @@ from nbmem.virtual.patches.triton.compiled_kernels import (
 from nbmem.virtual.warnings import TRITON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nbmem.virtual.hardware.machine import Machine
 
 COLD_CACHE = 256 << 20

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from nbmem.virtual.tensors.shapes import TensorSpec, infer
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
 
 LARGE = 1 << 20
 """Bytes of a storage from which it is left unwritten."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import _C
 
 from nbmem.virtual.devices import CPU
 from nbmem.virtual.tensors.host.pages import untouched
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class View(NamedTuple):

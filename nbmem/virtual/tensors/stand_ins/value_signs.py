@@ -6,6 +6,7 @@ numbers from them at the first read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,6 @@ from nbmem.virtual.tensors.stand_ins.numbers import VARIED, fill
 from nbmem.virtual.tensors.stand_ins.sign_and_seed import POSITIVE, SIGNED, SignAndSeed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.virtual.tensors.operator_call import OperatorCall
     from nbmem.virtual.tensors.values import Values
 

@@ -6,6 +6,7 @@ from what the failing step has allocated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +15,6 @@ import numpy as np
 from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbmem.core.arrays import Mask
     from nbmem.report.ledger.card_ledger import CardLedger
 

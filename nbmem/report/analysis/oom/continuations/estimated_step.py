@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +29,6 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 from nbmem.report.analysis.optimizer_state import state_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nbmem.report.analysis.oom.failed_request import FailedRequest
 
 HALF_WAY = 0.5

@@ -6,6 +6,7 @@ The longest equal run shows where that step was at the same place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,8 +23,6 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from numpy.typing import NDArray
 
     from nbmem.core.arrays import Ints, Mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from nbmem.report.model import Finding
 from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 

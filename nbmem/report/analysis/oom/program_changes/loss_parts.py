@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,6 @@ from nbmem.report.model import Finding
 from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.oom.continuations.continuation import Continuation
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 

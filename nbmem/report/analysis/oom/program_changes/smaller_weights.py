@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbmem.allocator.rounding import MIN_BLOCK
@@ -13,8 +14,6 @@ from nbmem.report.model import Finding
 from nbmem.report.savings import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.oom.failed_request import FailedRequest
 
 DOMINANT = 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from nbmem.report.model import Finding
 from nbmem.report.savings import estimated, simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nbmem.report.analysis.oom.failed_request import FailedRequest
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 

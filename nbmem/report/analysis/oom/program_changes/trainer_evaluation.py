@@ -7,8 +7,8 @@ batch is as the first one was, which ran.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from nbmem.core.units import format_bytes
 from nbmem.report.analysis.oom.trial import Outcome, Trial, kept_elsewhere
 from nbmem.report.model import Finding
 from nbmem.report.savings import exact, simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _FILE = ("transformers", "trainer.py")
 _FUNCTION = "evaluation_loop"
