@@ -4,6 +4,7 @@ import { test } from 'node:test';
 
 import { FREE } from '../lib/categories.js';
 import { decoded, decodedCloseup, learn } from '../lib/explorer/data.js';
+import { nextBox } from '../lib/explorer/boxes.js';
 import { checkFigure, ForeignFigureError } from '../lib/explorer/figures.js';
 import { phaseSums } from '../lib/explorer/compact.js';
 import { sorted } from '../lib/explorer/largest.js';
@@ -331,4 +332,18 @@ test('what grows has the categories of this front end, and older outputs have no
   assert.equal(older.growth.holders[0].category, FREE);
   assert.equal(DATA.growth, null);
   assert.equal(decoded({ ...FRESH(), growth: { ...growth, steps: [] } }).growth, null);
+});
+
+test('a key goes to the next box of the row, and to the one above or below', () => {
+  const box = (left, right, top) => ({ left, right, top });
+  // Two categories; three holders, the last of the second category; no tensor below the first.
+  const boxes = [box(0, 60, 0), box(0, 20, 1), box(20, 60, 1), box(60, 100, 0), box(60, 90, 1)];
+  const go = (key, at) => nextBox(key, at, boxes);
+  assert.deepEqual([go('ArrowRight', 0), go('ArrowLeft', 3)], [3, 0]);
+  assert.deepEqual([go('ArrowRight', 3), go('ArrowLeft', 0)], [null, null]);
+  assert.deepEqual([go('ArrowRight', 1), go('ArrowRight', 2)], [2, 4]);
+  assert.deepEqual([go('Home', 4), go('End', 1)], [1, 4]);
+  assert.deepEqual([go('ArrowDown', 0), go('ArrowDown', 3)], [2, 4]); // below its middle
+  assert.deepEqual([go('ArrowUp', 1), go('ArrowUp', 4), go('ArrowUp', 0)], [0, 3, null]);
+  assert.deepEqual([go('x', 0), go('Tab', 0), nextBox('Home', 0, [])], [null, null, null]);
 });

@@ -28,7 +28,8 @@ export class Holders {
     this._boxes = new Boxes<IPlace>(
       picture,
       ({ holder }) => holderInWords(_data, holder),
-      place => this._chosen(place)
+      place => this._chosen(place),
+      'Who held it, as boxes. Arrows go to the next box, Enter goes inside or chooses a tensor.'
     );
   }
 

@@ -54,7 +54,8 @@ function stopAt(group: HTMLElement, stop: HTMLElement | undefined): void {
 }
 
 function step(group: HTMLElement, event: KeyboardEvent): void {
-  const buttons = buttonsOf(group);
+  // A column that has no room is not drawn: it can have no focus.
+  const buttons = buttonsOf(group).filter(one => one.checkVisibility?.() ?? true);
   const at = buttons.indexOf(event.target as HTMLElement);
   const next = nextStop(event.key, at, buttons.length);
   if (next === null || event.ctrlKey || event.metaKey || event.altKey) {

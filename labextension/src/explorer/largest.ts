@@ -135,7 +135,7 @@ export class Largest {
         this._by = column;
         this.follow();
       };
-      const sort = button(label + arrow, turn, { 'data-sort': column });
+      const sort = button(label + arrow, turn, { 'data-sort': column, title: `sort by ${label}` });
       row.append(h('th', { scope: 'col', 'aria-sort': order }, sort));
     }
     return row;
@@ -158,7 +158,12 @@ export class Largest {
         { title: `${exactBytes(requested[life])}, ${exactBytes(block[life])} taken` },
         formatBytes(requested[life])
       ),
-      h('td', {}, swatch(paintOf(key)), label),
+      h(
+        'td',
+        { title: label },
+        swatch(paintOf(key)),
+        h('span', { class: 'nbx-Largest-category' }, label)
+      ),
       h('td', { 'data-column': 'name' }, name)
     );
     for (const [column] of COLUMNS.slice(3)) {

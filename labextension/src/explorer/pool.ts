@@ -33,7 +33,8 @@ export class PoolView {
     this._boxes = new Boxes<IPlace>(
       picture,
       place => this._said(place),
-      () => undefined
+      () => undefined,
+      'The pool, as boxes. Arrows go to the next piece of a segment.'
     );
   }
 
