@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nbmem.frontends.notebook import misspelled_magics
 from nbmem.frontends.notebook.caller_context import is_reloading
 from nbmem.frontends.notebook.cell_hooks import CellHooks
 from nbmem.frontends.notebook.commands.base import Notebook
@@ -16,7 +15,7 @@ from nbmem.frontends.notebook.completion import Completion, Inspection
 from nbmem.frontends.notebook.engines import show_engines
 from nbmem.frontends.notebook.error_boundary import error_boundary, release_with_retry, shell_entry
 from nbmem.frontends.notebook.kernel_status import KernelStatusWriter
-from nbmem.frontends.notebook.magics import Magics
+from nbmem.frontends.notebook.magics import Magics, suggest_magic
 from nbmem.frontends.notebook.tracer import Tracer
 from nbmem.frontends.notebook.transformer import insert_before_cell_magic, strip_memtrace_line
 
@@ -58,7 +57,7 @@ class Extension:
         self._shell.events.register("post_run_cell", self.hooks.post_run_cell)
         self._shell.events.register("post_run_cell", self._status_writer.post_run_cell)
         self._shell.events.register("post_run_cell", show_engines)
-        self._shell.events.register("post_run_cell", misspelled_magics.post_run_cell)
+        self._shell.events.register("post_run_cell", suggest_magic)
         self._magics.install()
         self._completion.install()
         self._inspection.install()
@@ -86,7 +85,7 @@ class Extension:
             ("post_run_cell", self.hooks.post_run_cell),
             ("post_run_cell", self._status_writer.post_run_cell),
             ("post_run_cell", show_engines),
-            ("post_run_cell", misspelled_magics.post_run_cell),
+            ("post_run_cell", suggest_magic),
         ):
             if callback in events.callbacks.get(name, ()):
                 events.unregister(name, callback)

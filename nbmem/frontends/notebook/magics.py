@@ -6,6 +6,7 @@ Unloading restores what they replaced.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbmem.core.errors import UsageError
 from nbmem.core.runtime.interrupts import hold_signals
+from nbmem.core.suggestions import suggest
 from nbmem.frontends.notebook.commands import dispatch
 from nbmem.frontends.notebook.commands.help import memtrace_help
 from nbmem.frontends.notebook.display import show_bundle, text_bundle
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
 
 _KINDS = ("line", "cell")
 _TITLE_LENGTH = 40
+_UNKNOWN = re.compile(r"(?:Line magic function|Cell magic) `(%+)(\w+)` not found")
+_MAGICS = ("memtrace", "nbmem")
+_LIKENESS = 0.7
+"""Above that of `%memit` and `%memtrace` (0.62): memory_profiler has a magic of that name."""
 
 
 class Magics:
@@ -189,3 +195,22 @@ def _run(notebook: Notebook, source: str, local_ns: Mapping[str, object] | None)
         return None
     value = shell.compile(ast.Expression(last.value), name, "eval")
     return eval(value, shell.user_ns, local_ns)  # noqa: S307 - the user's code
+
+
+@shell_entry("suggest a magic")
+def suggest_magic(result: Any) -> None:
+    """Name nbmem's magic if a cell failed at one that is spelled like it.
+
+    IPython answers `%%memtrac` by itself, before nbmem is called. Nothing of it is patched: after
+    each cell it calls this with the error. The newest ipykernel may pass no result.
+    """
+    error = getattr(result, "error_in_exec", None)
+    if type(error).__name__ != "UsageError":
+        return
+    unknown = _UNKNOWN.search(str(error))
+    if unknown is None:
+        return
+    percent, name = unknown.groups()
+    meant = suggest(name, _MAGICS, f"`{percent}{{}}`", likeness=_LIKENESS)
+    if meant:
+        notify(f"There is no {percent}{name}. {meant.rstrip()}")
