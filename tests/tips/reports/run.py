@@ -128,7 +128,7 @@ def measure_of(report: Report, tip: dict[str, Any] | None) -> str:
     if tip is not None and report.measure in ("end", "peak"):
         if "at the peak" in tip["title"]:
             return "peak"
-        if tip["rule"] == "graph_kept" or "gives back" in tip["title"]:
+        if tip["rule"] == "graph_kept":
             return "end"
     return report.measure
 

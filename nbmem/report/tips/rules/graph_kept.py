@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import in_traceback
@@ -155,14 +157,21 @@ def _activations(e: Evidence) -> Ints:
 def _passes(e: Evidence, rows: Ints) -> int:
     """Count the forward passes of which much is among some allocations.
 
-    What a loop computes behind its call of backward counts as a pass.
+    Where that is more, count the passes of a loop in which something was computed behind the call
+    of backward.
     """
-    card_ledger = e.card_ledger
-    rows = rows[card_ledger.phases.named(card_ledger.born_in[rows], "forward", "backward")]
+    phases, born_in = e.card_ledger.phases, e.card_ledger.born_in
+    forward = rows[phases.named(born_in[rows], "forward")]
+    behind = rows[phases.named(born_in[rows], "backward")]
+    passes = np.array(phases.passes, np.int64)[born_in[behind]]
+    return max(_count(e, forward, born_in[forward]), _count(e, behind, passes))
+
+
+def _count(e: Evidence, rows: Ints, passes: Ints) -> int:
     sizes: Counter[int] = Counter()
-    blocks = card_ledger.allocations.block[rows].tolist()
-    for phase, block in zip(card_ledger.born_in[rows].tolist(), blocks, strict=True):
-        sizes[phase] += block
+    blocks = e.card_ledger.allocations.block[rows].tolist()
+    for number, block in zip(passes.tolist(), blocks, strict=True):
+        sizes[number] += block
     large = sum(e.worth(FEWEST * size) for size in sizes.values())
     if large >= FEWEST or not e.worth(sum(sizes.values())):
         return large
