@@ -30,7 +30,7 @@ PRELOADED = [
     "nbmem.api.tracing",
     "nbmem.capture.record.recorder",
     "nbmem.capture.record.recording",
-    "nbmem.estimates",
+    "nbmem.estimates.api",
     "nbmem.frontends.cli",
     "nbmem.report.tips.engine",
     "nbmem.views.exports",
