@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbmem.estimates.api import (
+        CardsAnswer,
+        FitAnswer,
+        LayersAnswer,
+        PlanAnswer,
+        WorldsAnswer,
         cards,
         estimate,
         fit,
@@ -22,11 +27,25 @@ if TYPE_CHECKING:
         worlds,
     )
 
-__all__ = ["cards", "estimate", "fit", "layers", "layers_of", "plan", "try_finding", "worlds"]
+__all__ = [
+    "CardsAnswer",
+    "FitAnswer",
+    "LayersAnswer",
+    "PlanAnswer",
+    "WorldsAnswer",
+    "cards",
+    "estimate",
+    "fit",
+    "layers",
+    "layers_of",
+    "plan",
+    "try_finding",
+    "worlds",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function on first use."""
+    """Import a function, or the class of an answer, on first use."""
     if name in __all__:
         return getattr(import_module("nbmem.estimates.api"), name)
     raise AttributeError(f"module 'nbmem.estimates' has no attribute {name!r}")

@@ -76,10 +76,10 @@ def test_links_home_folders_permissions_and_devices(tmp_path, monkeypatch):
 
 
 def test_a_link_at_the_temporary_name_is_not_followed(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_write.secrets, "token_hex", lambda _: "known")
+    monkeypatch.setattr(atomic_write.os, "urandom", bytes)
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    (tmp_path / ".a.txt.known.part").symlink_to(victim)
+    (tmp_path / ".a.txt.00000000.part").symlink_to(victim)
     with pytest.raises(NotWrittenError):
         write_text(tmp_path / "a.txt", "x")
     assert victim.read_text() == "mine"
