@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 WORKSPACE = "cuBLAS workspace"
+_WORKSPACE = int(Category.WORKSPACE)
+"""As a number: before Python 3.12 a member of an enum takes three calls to look up."""
 
 
 class CardLedger:
@@ -269,7 +271,7 @@ class CardLedger:
 
         Returns None if neither is known.
         """
-        if self.category[row] == Category.WORKSPACE:  # even if a gradient is as large
+        if self.category[row] == _WORKSPACE:  # even if a gradient is as large
             return WORKSPACE
         index = int(self.names[row])
         return self.texts[index] if index != NO_NAME else self._births.name(row)

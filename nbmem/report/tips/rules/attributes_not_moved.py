@@ -60,8 +60,8 @@ def _moved(e: Evidence) -> list[str]:
     return [
         str(module["name"])
         for module in e.modules
-        if module["host_bytes"]
-        and not module["bytes"]
+        if module.get("host_bytes")
+        and not module.get("bytes")
         and any(weight.startswith(f"{module['name']}.") for weight in seen)
     ]
 
