@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 WORKSPACE = "cuBLAS workspace"
 _WORKSPACE = int(Category.WORKSPACE)
-"""As a number: before Python 3.12 a member of an enum takes three calls to look up."""
+"""The category as a number. Before Python 3.12 an enum's member takes three calls to look up."""
 
 
 class CardLedger:
