@@ -54,7 +54,7 @@ CASES = (
     Case("%%memtrace named\n%time x = take(80); del x", 84),
     Case("x = take(90); del x; 1 / 0", 94),
     Case("%%memtrace\nx = take(40); del x; 1 / 0", 44),
-    Case("x = take(45); del x; take(1 << 15)", 49),
+    Case("x = take(46); del x; take(1 << 15)", 50),
     Case("%%memtrace\nx = take(36); del x; take(1 << 15)", 40),
     Case(INTERRUPTED, 74),
     Case(f"%%memtrace\n{INTERRUPTED}", 74),
