@@ -11,12 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbmem.estimates.api import (
+    from nbmem.estimates.answers import (
         CardsAnswer,
         FitAnswer,
         LayersAnswer,
         PlanAnswer,
         WorldsAnswer,
+    )
+    from nbmem.estimates.api import (
         cards,
         estimate,
         fit,
@@ -47,7 +49,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a function, or the class of an answer, on first use."""
     if name in __all__:
-        return getattr(import_module("nbmem.estimates.api"), name)
+        home = "answers" if name.endswith("Answer") else "api"
+        return getattr(import_module(f"nbmem.estimates.{home}"), name)
     raise AttributeError(f"module 'nbmem.estimates' has no attribute {name!r}")
 
 
