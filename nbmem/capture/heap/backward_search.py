@@ -17,6 +17,7 @@ from typing import Any
 
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE, ForwardWalk
+from nbmem.capture.interpreter.busy_threads import outwards
 from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.core.session.holders import Holder, HolderKind
@@ -287,14 +288,8 @@ def _running_frames() -> set[int]:
 
     No variable has a frame at the end: this function's own would be a reference cycle.
     """
-    frames = list(sys._current_frames().values())  # noqa: SLF001 - the documented way
-    found = set()
-    while frames:
-        at: FrameType | None = frames.pop()
-        while at is not None:
-            found.add(id(at))
-            at = at.f_back
-    return found
+    innermost = sys._current_frames().values  # noqa: SLF001 - the documented way
+    return {id(one) for frame in innermost() for one in outwards(frame)}
 
 
 def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from nbmem.capture.interpreter.busy_threads import outwards
 from nbmem.capture.interpreter.notebook_cells import number_cell_files
 from nbmem.capture.tensors.modules import (
     children_of,
@@ -173,19 +174,13 @@ def _frames(*, in_engine: bool) -> list[FrameType]:
 
     Backward runs in autograd's own thread, while its caller waits in another one.
     """
-    frames = [frame for frame in _outwards(caller()) if not is_ours(frame)]
+    frames = [frame for frame in outwards(caller()) if not is_ours(frame)]
     if in_engine and not any(frame.f_code.co_name == _ENGINE for frame in frames):
         for waiting in sys._current_frames().values():  # noqa: SLF001
-            if any(frame.f_code.co_name == _ENGINE for frame in _outwards(waiting)):
-                frames += _outwards(waiting)
+            if any(frame.f_code.co_name == _ENGINE for frame in outwards(waiting)):
+                frames += outwards(waiting)
                 break
     return frames
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:

@@ -70,7 +70,7 @@ def alive() -> set[int]:
 def _may_use_tensors(innermost: FrameType) -> bool:
     if _waits(innermost) or is_ours(innermost):
         return False
-    return any(_is_users(frame) or _is_torchs(frame) for frame in _outwards(innermost))
+    return any(_is_users(frame) or _is_torchs(frame) for frame in outwards(innermost))
 
 
 def _waits(frame: FrameType) -> bool:
@@ -89,7 +89,8 @@ def _sleeps(frame: FrameType) -> bool:
     return bool(_SLEEP.search(text.encode()[begin:end].decode(errors="replace")))
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nbmem.core.session.events import Frame
+from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.report.analysis.source_lines import frame_line, users_line
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ class UserLine:
     def place(self) -> str:
         """The line for a sentence: `train.py:12`."""
         return frame_line(self.frame)
+
+    @property
+    def inside(self) -> str:
+        """The line's function as it follows in a sentence: ` in train()`.
+
+        Empty at the top of a file or a cell.
+        """
+        function = self.frame.function
+        return "" if function.startswith(TOP_LEVEL) else f" in {function}()"
 
 
 @dataclass(frozen=True, slots=True)

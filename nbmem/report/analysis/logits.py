@@ -34,7 +34,7 @@ _KINDS = (
 _FORM = re.compile(r" \(([\d, ]+)\) \w+")
 _COPIES = 3
 """Tensors of one part's scores that live at once: the scores, their log-softmax, a gradient."""
-_FLOAT32 = 4
+FLOAT32 = 4
 _HALF = 2
 """Bytes of the smallest numbers in which scores are computed."""
 
@@ -63,7 +63,7 @@ class Logits:
     @property
     def part_bytes(self) -> int:
         """Bytes that one part takes at most, with its log-softmax and gradient."""
-        return _COPIES * PART * int(self.head["words"]) * _FLOAT32
+        return _COPIES * PART * int(self.head["words"]) * FLOAT32
 
     @property
     def weight_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Logits:
 
         Each part adds its own to the sum of the others.
         """
-        return int(self.head["words"]) * int(self.head["width"]) * _FLOAT32
+        return int(self.head["words"]) * int(self.head["width"]) * FLOAT32
 
 
 def shape_in_name(name: str) -> list[int] | None:
@@ -123,7 +123,7 @@ def _candidates(
     kinds = np.isin(card_ledger.category, _KINDS)
     backward = card_ledger.phases.named(card_ledger.born_in, "backward")
     # In backward, a temporary of the layer may be the gradient of its weight.
-    weights = [words * int(h["width"]) * width for h in heads for width in (_HALF, _FLOAT32)]
+    weights = [words * int(h["width"]) * width for h in heads for width in (_HALF, FLOAT32)]
     temporary = card_ledger.category == Category.TEMPORARIES
     weight = backward & temporary & np.isin(a.requested, weights)
     found: list[int] = np.flatnonzero(large & kinds & ~weight & (a.allocated_at >= 0)).tolist()

@@ -273,7 +273,7 @@ class Evidence:
 
     # --- what is live at the end, and its holders
 
-    @cached_property
+    @property
     def held(self) -> tuple[HeldStorage, ...]:
         """The storages that lived at the end, with their holders.
 

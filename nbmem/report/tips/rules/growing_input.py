@@ -85,8 +85,10 @@ def _called(e: Evidence) -> Iterator[_RisingCalls]:
     rows_of = of_text[ledger.names]  # without a name the index is -1, and leads to that last 0
     inputs = np.flatnonzero(rows_of)
     made = a.allocated_at[inputs]
-    for name in e.passes.modules:
-        begins = np.sort(calls.first[calls.name == e.session.names.index(name)])
+    indices, counts = np.unique(calls.name, return_counts=True)
+    often = {e.session.names[i]: i for i in indices[counts >= MIN_ITERATIONS].tolist()}
+    for name in (name for name in e.passes.modules if name in often):
+        begins = np.sort(calls.first[calls.name == often[name]])
         if begins[0] == NOT_KNOWN:
             continue
         last = np.searchsorted(made, begins) - 1  # the last input before each call

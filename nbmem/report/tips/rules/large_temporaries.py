@@ -169,14 +169,12 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
         sizes[line] += int(a.block[row])
         tensors[line][int(a.requested[row])] += 1
     largest = sizes.most_common(1)[0][0]
-    function = largest.frame.function
-    inside = "" if function.startswith(TOP_LEVEL) else f" in {function}()"
     caller = _caller(rows, lines, largest)
     called = f", called by `{shorten(caller.text)}`," if caller is not None and caller.text else ""
     what = f"`{shorten(largest.text)}` ({largest.place})" if largest.text else largest.place
     total = fmt(sum(sizes.values()))
     return RULE.finding(
-        title=f"{what}{inside}{called} makes temporaries that hold {total} at the peak: "
+        title=f"{what}{largest.inside}{called} makes temporaries that hold {total} at the peak: "
         f"{_cure(list(sizes), caller)}",
         evidence=f"{'; '.join(map(_line_sizes, tensors.items()))}. They are freed as soon as the "
         f"function has its result; without them the peak is {fmt(high)} lower, at least "

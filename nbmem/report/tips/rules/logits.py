@@ -29,19 +29,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import VIEW, is_graph_name, is_place, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.allocation_lines import AllocationLine, allocation_lines, shorten
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
-from nbmem.report.analysis.logits import Logits, logits_of, shape_in_name
+from nbmem.report.analysis.logits import FLOAT32, Logits, logits_of, shape_in_name
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
-FLOAT32 = 4
 _CAST = re.compile(r"\.float\(\)|\bfloat32\b|\.double\(\)|\bfloat64\b")
 OF_THE_PEAK, OF_THE_CARD = 0.5, 0.25
 """Parts from which the scores of a training are told on a card with room."""
@@ -98,10 +96,8 @@ def _cast_in_one(e: Evidence, found: Logits) -> Findings:
     if not e.is_large_part(low):
         return
     size = fmt(int(ledger.allocations.requested[rows[0]]))
-    function = line.frame.function
-    inside = "" if function.startswith(TOP_LEVEL) else f" in {function}()"
     yield RULE.finding(
-        title=f"`{shorten(line.text)}` ({line.place}){inside} casts all scores "
+        title=f"`{shorten(line.text)}` ({line.place}){line.inside} casts all scores "
         f"to float32: cast each part where it is read, {fmt_range(low, high)} less at the peak",
         evidence=f"The copy of the scores of {int(found.head['words']):,} words takes {size}, and "
         "only parts of it are read at a time. Its gradients are in float32 and as large as the "
