@@ -1,5 +1,6 @@
 """The cost of a trace in calls of Python functions."""
 
+import gc
 import sys
 
 import pytest
@@ -37,6 +38,7 @@ def traced(namespace, work):
         t._repr_mimebundle_()
 
     cell()  # the first trace of a model learns what it is made of
+    gc.collect()  # or modules of the measurement before are still alive
     return calls(cell)
 
 

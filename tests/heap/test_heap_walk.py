@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nbmem.capture.heap import walk
 from nbmem.capture.heap.backward_search import FEW, BackwardSearch
+from nbmem.capture.heap.reachability import ForwardWalk
 from nbmem.capture.tensors.autograd_graphs import Graphs
 
 OLD_TORCH = not hasattr(torch._C._autograd.SavedTensor, "data")
@@ -385,6 +386,20 @@ def test_nothing_is_kept_alive_collected_or_allocated():
     finally:
         gc.enable()
         gc.callbacks.pop()
+
+
+def test_a_search_ends_without_the_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        lost = []
+        lost.extend((kib(1), lost))
+        del lost
+        walk({})
+        alive = [obj for obj in gc.get_objects() if type(obj) in (ForwardWalk, BackwardSearch)]
+    finally:
+        gc.enable()
+    assert not alive
 
 
 def test_nothing_to_look_at_without_a_card(monkeypatch):

@@ -286,10 +286,14 @@ class BackwardSearch:
 def _running_frames() -> set[int]:
     """Return the ids of the frames of all threads.
 
-    No variable has a frame at the end: this function's own would be a reference cycle.
+    No variable has a frame, nor the dictionary of them: with this function's own that would be a
+    reference cycle, which keeps the callers and what they search.
     """
-    innermost = sys._current_frames().values  # noqa: SLF001 - the documented way
-    return {id(one) for frame in innermost() for one in outwards(frame)}
+    return {
+        id(one)
+        for frame in sys._current_frames().values()  # noqa: SLF001 - the documented way
+        for one in outwards(frame)
+    }
 
 
 def _by_local(frame: FrameType, hits: set[int]) -> dict[int, Holder]:
