@@ -75,9 +75,7 @@ class AxolotlTrainer:
     def __init__(self, cfg, model, train_dataset, data_collator):
         self.cfg, self.model = cfg, model
         self.train_dataset, self.data_collator = train_dataset, data_collator
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=cfg["learning_rate"], fused=True
-        )
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=cfg["learning_rate"], fused=True)
 
     def get_train_dataloader(self):
         for start in range(0, len(self.train_dataset), MICRO_BATCH_SIZE):

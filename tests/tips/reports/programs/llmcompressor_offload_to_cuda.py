@@ -77,22 +77,17 @@ class AWQModifier:
         self._smooth_activation_means = {}
 
     def start(self, layer):
+        means = self._smooth_activation_means
+
         def collect(module, args):
             mean = args[0].abs().flatten(0, -2).mean(0)
-            self._smooth_activation_means[module] = (
-                self._smooth_activation_means.get(module, 0) + mean / BATCHES
-            )
+            means[module] = means.get(module, 0) + mean / BATCHES
 
-        return [
-            module.register_forward_pre_hook(collect) for module in (layer.qkv_proj, layer.up_proj)
-        ]
+        return [m.register_forward_pre_hook(collect) for m in (layer.qkv_proj, layer.up_proj)]
 
     def apply_smoothing(self, layer, handles):
-        pairs = (layer.input_layernorm, layer.qkv_proj), (
-            layer.post_attention_layernorm,
-            layer.up_proj,
-        )
-        for norm, balance_layer in pairs:
+        norms = layer.input_layernorm, layer.post_attention_layernorm
+        for norm, balance_layer in zip(norms, (layer.qkv_proj, layer.up_proj)):
             scales = self._smooth_activation_means.pop(balance_layer).clamp(min=1e-4).sqrt()
             balance_layer.weight.mul_(scales)
             norm.weight.div_(scales)
@@ -126,12 +121,9 @@ class SequentialPipeline:
 
 
 def oneshot(sequential_offload_device="cpu"):
-    model = nn.ModuleDict(
-        {
-            "embed_tokens": nn.Embedding(VOCAB, HIDDEN),
-            "layers": nn.ModuleList(LlamaDecoderLayer() for _ in range(LAYERS)),
-        }
-    ).to("cuda", torch.float16)
+    model = nn.ModuleDict({"embed_tokens": nn.Embedding(VOCAB, HIDDEN)})
+    model["layers"] = nn.ModuleList(LlamaDecoderLayer() for _ in range(LAYERS))
+    model.to("cuda", torch.float16)
     dataset = [torch.randint(0, VOCAB, (BATCH_SIZE, SEQUENCE)) for _ in range(BATCHES)]
     with torch.no_grad():
         SequentialPipeline(model, sequential_offload_device)(dataset, AWQModifier())
