@@ -21,7 +21,7 @@ from nbmem.core.session.engines import RULES, TORCH
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.capture.record.recorder import Recorder
+    from nbmem.capture.record.recorder import LastUseReader, LastUseRows, Recorder
     from nbmem.capture.record.recording import Recording
     from nbmem.core.session.session import Session
     from nbmem.report.model import CardFit, Finding, Report
@@ -350,6 +350,7 @@ class Trace:
             engine=engine,
             chosen=engine == TORCH or (card is not None and card.chosen),
             limits=_limits_of_virtual_card,
+            watch_uses=None if card is None else _watch_last_uses,
             **self._options,
         )
 
@@ -518,6 +519,20 @@ def _engine(card: VirtualGPU | None) -> str:
     if card is not None:
         return RULES
     return TORCH if process.active() else ""
+
+
+def _watch_last_uses() -> LastUseReader:
+    """Begin to log when operators use what a virtual card holds; return what ends it."""
+    from nbmem import virtual
+    from nbmem.virtual.hardware.last_uses import LastUseLog
+
+    logs = [LastUseLog(gpu) for gpu in virtual.gpus()]
+
+    def end() -> LastUseRows:
+        found = [list(log.end()) for log in logs]
+        return {at: found[at] for at, log in enumerate(logs) if log.complete}
+
+    return end
 
 
 def _limits_of_virtual_card() -> list[str]:

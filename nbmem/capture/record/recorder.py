@@ -60,6 +60,10 @@ MAX_NOTES = 100
 """Sentences that are retained; equal ones only once."""
 
 
+LastUseRows = Mapping[int, Sequence[tuple[int, int, int, int]]]
+LastUseReader = Callable[[], LastUseRows]
+
+
 class Recorder:
     """Records from `start` to `close`.
 
@@ -74,6 +78,9 @@ class Recorder:
             even if the card is not used.
         limits: Called at the end; returns sentences on what the card could not do as a real one
             would.
+        watch_uses: Called at the start of a virtual card's recording; returns what is called at the
+            end, which returns by card the blocks that lived on behind their last use
+            (`virtual.hardware.last_uses`).
         max_events: Size of the history's ring buffer.
 
     Attributes:
@@ -94,6 +101,7 @@ class Recorder:
         engine: str = "",
         chosen: bool = False,
         limits: Callable[[], Sequence[str]] = tuple,
+        watch_uses: Callable[[], LastUseReader] | None = None,
         max_events: int = MAX_EVENTS,
     ) -> None:
         self.notes: list[str] = []
@@ -104,6 +112,9 @@ class Recorder:
         self.ended_ns: int | None = None
         self.chosen = chosen
         self._limits = limits
+        self._watch_uses = watch_uses
+        self._read_uses: LastUseReader | None = None
+        self.last_uses: LastUseRows = {}
         self.counter_samples = CounterLog(device)
         self.tensor_labels = TensorLabelLog()
         self.program = ProgramLog()
@@ -163,6 +174,7 @@ class Recorder:
             self._put_in("the readings of the whole card", self.sampler.start, self.sampler.stop)
             self._put_in("the hooks of the training loop", self._hooks.install, self._hooks.remove)
             self._put_in("what the garbage collector freed", self._watch, self.collections.stop)
+            self._put_in("when memory was used", self._begin_uses, self._end_uses)
             for sentence in losses("recording"):
                 self.note(sentence)
             part = "the moments of out-of-memory errors"
@@ -218,6 +230,7 @@ class Recorder:
                 self.counter_samples.take()
             with self._kept("the memory history"):
                 self.at_end = self.history.take() if self.history.recording else None
+            self._end_uses()
             with self._kept("the pools in use"):
                 self.pools = users_of(pools_in(self.at_end or {}), self.names)
         while self.to_release:
@@ -261,6 +274,16 @@ class Recorder:
 
     def _watch(self) -> None:
         self.collections.start(partial(self.on_fault, "what the garbage collector freed"))
+
+    def _begin_uses(self) -> None:
+        if self._watch_uses is not None:
+            self._read_uses = self._watch_uses()
+
+    def _end_uses(self) -> None:
+        with self._kept("when memory was used"):
+            if self._read_uses is not None:
+                read, self._read_uses = self._read_uses, None
+                self.last_uses = read()
 
     def _listen(self) -> None:
         self._deafen = oom_observer.listen(self.refusals.append, self.names, self.on_fault)

@@ -26,7 +26,14 @@ from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.cards import fullest, highest_reserved
 from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Action, Events, Layout, Stack
-from nbmem.core.session.session import MAX_LINES, DeviceTrace, Session, Source, StorageLabels
+from nbmem.core.session.session import (
+    MAX_LINES,
+    DeviceTrace,
+    LastUses,
+    Session,
+    Source,
+    StorageLabels,
+)
 from nbmem.core.session.source_files import recorded_file
 from nbmem.core.session.spans import Span
 from nbmem.core.session.tensor_parts import parts_fact
@@ -137,9 +144,21 @@ def _device(
         collected=recorder.collections.place(
             index, events, entries_before, imitated=recorder.imitated
         ),
+        last_uses=_last_uses(recorder, index, len(events)),
         storage_labels=recorder.tensor_labels.rows.place(index, counter_samples, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
+    )
+
+
+def _last_uses(recorder: Recorder, index: int, events: int) -> LastUses | None:
+    """Return what lived on behind its last use, placed among the events of the recording."""
+    if index not in recorder.last_uses:
+        return None
+    rows = np.array(recorder.last_uses[index], np.int64).reshape(-1, 4)
+    rows = rows[rows[:, 1] <= events]
+    return LastUses(
+        addr=rows[:, 0], made=events - rows[:, 1], last=events - rows[:, 2], in_backward=rows[:, 3]
     )
 
 

@@ -44,6 +44,7 @@ from nbmem.core.session.session import (
     CounterSamples,
     DeviceTrace,
     Holders,
+    LastUses,
     Session,
     StorageLabels,
 )
@@ -177,6 +178,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         **({"machine": device.machine} if device.machine is not None else {}),
         **({"calls": device.calls} if device.calls is not None else {}),
         **({"collected": device.collected} if device.collected is not None else {}),
+        **({"last_uses": device.last_uses} if device.last_uses is not None else {}),
     }
 
 
@@ -206,6 +208,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "machine_known": device.machine is not None,
                 "calls_known": device.calls is not None,
                 "collected_known": device.collected is not None,
+                "last_uses_known": device.last_uses is not None,
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -287,7 +290,8 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         machine=table(MachineReadings, "machine") if head.flag("machine_known") else None,
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MAX_INTEGER),
-        collected=(table(CollectedFrees, "collected") if head.flag("collected_known") else None),
+        collected=table(CollectedFrees, "collected") if head.flag("collected_known") else None,
+        last_uses=table(LastUses, "last_uses") if head.flag("last_uses_known") else None,
     )
 
 

@@ -91,6 +91,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables += [trace.machine] if trace.machine is not None else []
     tables += [trace.calls] if trace.calls is not None else []
     tables += [trace.collected] if trace.collected is not None else []
+    tables += [trace.last_uses] if trace.last_uses is not None else []
     return sum(map(len, tables))
 
 
@@ -122,6 +123,11 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _frameworks(trace.owners, names)
     if trace.machine is not None:
         _machine(trace.machine)
+    _loop(trace, names)
+
+
+def _loop(trace: DeviceTrace, names: int) -> None:
+    count = len(trace.events)
     if trace.calls is not None:
         _within("calls.first", trace.calls.first, NOT_KNOWN, count)
         _within("calls.last", trace.calls.last, 0, count)
@@ -129,6 +135,11 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
     if trace.collected is not None:
         _within("collected.event", trace.collected.event, 0, count - 1)
         _within("collected.collection", trace.collected.collection, 0, count)
+    if trace.last_uses is not None:
+        _within("last_uses.addr", trace.last_uses.addr, 0, _HIGHEST)
+        _within("last_uses.made", trace.last_uses.made, 0, count)
+        _within("last_uses.last", trace.last_uses.last, 0, count)
+        _within("last_uses.in_backward", trace.last_uses.in_backward, 0, 1)
 
 
 def _frameworks(readings: FrameworkReadings, names: int) -> None:

@@ -207,6 +207,25 @@ class CollectedFrees(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LastUses(Columns):
+    """Blocks of a virtual card that lived on behind the last operator that used them.
+
+    Small blocks and blocks from before the recording are left out.
+
+    Attributes:
+        addr: Address of the block.
+        made: Position right behind its allocation.
+        last: Position right behind its last use; an allocation counts as one.
+        in_backward: 1 if an operator of a backward has used it, else 0.
+    """
+
+    addr: Ints
+    made: Ints
+    last: Ints
+    in_backward: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
     """The recording of one card.
 
@@ -230,6 +249,7 @@ class DeviceTrace:
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             empty if not recorded.
         collected: What the garbage collector freed; None if not recorded.
+        last_uses: Memory that lived on behind its last use; None if not recorded.
     """
 
     info: DeviceInfo
@@ -249,6 +269,7 @@ class DeviceTrace:
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
     collected: CollectedFrees | None = None
+    last_uses: LastUses | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from nbmem.report.tips.evidence import Evidence
 from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbmem.core.session.session import Session
     from nbmem.report.exploration import StepGrowth
     from nbmem.report.ledger.card_ledger import CardLedger
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
 """Rules about memory that grows from step to step."""
+EXPLAINED = 0.75
+"""Part of a general rule's saving from which another rule's tip explains it."""
 LARGE_SAVING = 0.1
 """Share of the allocated peak from which a saving precedes tips about the cache."""
 
@@ -80,13 +84,32 @@ def advise(
         run = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", run, []))
     found.sort(key=itemgetter(0))
-    findings = tuple(finding for _, finding in found)
+    findings = _without_repeated([finding for _, finding in found])
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
     growth = None
     if any(finding.rule in GROWTH_RULES for finding in findings):
         growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
     return Advice(findings=findings, notes=faults.notes, growth=growth)
+
+
+def _without_repeated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Leave out what a general rule says of memory that another one explains."""
+    by_name = {rule.name: rule for rule in RULES}
+    known = [by_name[one.rule] for one in findings]
+    explained = max(
+        (
+            one.high
+            for one, rule in zip(findings, known, strict=True)
+            if not (rule.general or rule.of_cache or rule.last_resort)
+        ),
+        default=0,
+    )
+    return tuple(
+        one
+        for one, rule in zip(findings, known, strict=True)
+        if not rule.general or one.high * EXPLAINED > explained
+    )
 
 
 def _growth(e: Evidence) -> StepGrowth | None:

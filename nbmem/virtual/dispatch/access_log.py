@@ -1,4 +1,4 @@
-"""Card memory that an operator reads and writes, for unified memory."""
+"""Card memory that an operator reads and writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from torch._prims_common import compute_required_storage_length
 
 from nbmem.virtual.devices import is_virtual
+from nbmem.virtual.hardware.memory_history import in_engine
 from nbmem.virtual.paging.accesses import AccessKind, AccessLog
 from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 
 if TYPE_CHECKING:
     import torch
 
+    from nbmem.virtual.hardware.last_uses import LastUseLog
     from nbmem.virtual.tensors.storages import Storages
 
 
@@ -31,6 +33,21 @@ def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) ->
             first, count = _stretch(tensor)
             did = AccessKind.WRITTEN if id(tensor) in written else AccessKind.READ
             touches.note(did, block.addr, count, first)
+
+
+def record_uses(storages: Storages, call: OperatorCall, log: LastUseLog) -> None:
+    """Record which blocks an operator used.
+
+    A new result's allocation is an event of its own.
+    """
+    facts = facts_of(call.func)
+    if facts.view or facts.reshapes:
+        return
+    in_backward = in_engine()
+    for tensor in call.tensors:
+        block = storages.of(tensor) if is_virtual(tensor) else None
+        if block is not None and block.addr:
+            log.used(block.addr, in_backward=in_backward)
 
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:

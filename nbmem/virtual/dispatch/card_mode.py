@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbmem.core.runtime.bounded_cache import RecentAnswers
 from nbmem.virtual.devices import cpp_device
-from nbmem.virtual.dispatch.access_log import record_access
+from nbmem.virtual.dispatch.access_log import record_access, record_uses
 from nbmem.virtual.dispatch.dtype_checks import refuse_types
 from nbmem.virtual.dispatch.graph_capture import check_captured_call, refuse_overwritten
 from nbmem.virtual.dispatch.higher_order import call_functions, is_higher_order
@@ -145,6 +145,8 @@ class CardMode(TorchDispatchMode):
         self.views.on_call_end(call)
         if gpu.access_log is not None:
             record_access(self.storages, call, gpu.access_log)
+        if gpu.last_uses is not None:
+            record_uses(self.storages, call, gpu.last_uses)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer

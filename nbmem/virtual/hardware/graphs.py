@@ -180,6 +180,7 @@ class VirtualGraph:
         """
         if self._pool is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        self._gpu.launch_unseen()
         self._gpu.note(VALUES)
 
     def reset(self) -> None:

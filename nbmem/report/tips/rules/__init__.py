@@ -53,6 +53,7 @@ from nbmem.report.tips.rules import (
     traceback_kept,
     two_models,
     unused_gradients,
+    unused_memory,
     workspace,
     zero_bucket,
 )
@@ -96,6 +97,7 @@ RULES: tuple[Rule, ...] = (
     zero_bucket.RULE,
     late_stream.RULE,
     kept_after_use.RULE,
+    unused_memory.RULE,
     attributes_not_moved.RULE,
     large_result.RULE,
     large_temporaries.RULE,

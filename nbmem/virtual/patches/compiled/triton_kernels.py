@@ -117,7 +117,7 @@ class PlannedKernel:
         The first launch also takes the memory of its tuning.
         """
         if self._mode.machine is not None:
-            self._mode.machine.current.launched = True
+            self._mode.machine.current.launch_unseen()
         if self._tuning.choices > 1 and self._key not in self._timed:
             self._timed.add(self._key)
             self._time(args)

@@ -59,6 +59,7 @@ def raw_kernel_patches(mode: CardMode, machine: Machine) -> list[Patch]:
         for tensor in args or ():
             if is_virtual(tensor):
                 mode.values.forget(tensor)
+        machine.current.launch_unseen()
         machine.current.note(RAW_KERNELS)
 
     driver = NullDriver()

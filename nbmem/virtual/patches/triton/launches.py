@@ -198,6 +198,7 @@ def triton_patches(mode: CardMode, machine: Machine) -> list[Patch]:
     def launched(values: Iterable[Any]) -> None:
         for place, value in enumerate(values):
             _launched_with(mode, place, value)
+        machine.current.launch_unseen()
         machine.current.note(TRITON)
 
     def compiled(self: Any, args: Any, options: dict[str, Any]) -> Callable[[], Any]:

@@ -1,0 +1,90 @@
+"""When operators last used each block of a card's memory.
+
+An operator uses the blocks that it reads or writes. Memory that lives on behind its last use serves
+nobody: a variable, a list or a graph keeps it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from nbmem.core.session.events import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nbmem.virtual.hardware.gpu import VirtualGPU
+
+LEAST_BYTES = 64 << 10
+"""Blocks below this size are left out, most of which are numbers and small vectors."""
+
+
+class LastUseLog:
+    """The last uses of one card's blocks, from the log's begin to its end.
+
+    Events are counted as a memory history counts them. The columns and dictionaries hold integers,
+    which Python's collector does not track.
+
+    Attributes:
+        complete: False once a kernel ran whose arguments are not known.
+    """
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.complete = True
+        self._gpu = gpu
+        self._events = 0
+        self._made: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._read_back: set[int] = set()
+        self._found = array("q")
+        self._emit = gpu.allocator.emit
+        gpu.allocator.emit = self._on_event
+        gpu.last_uses = self
+
+    def _on_event(self, action: Action, addr: int, size: int, stream: int) -> None:
+        self._events += 1
+        if action is Action.FREE_REQUESTED and addr in self._last:
+            self._add(addr, self._events - 1)
+            del self._made[addr], self._last[addr]
+            self._read_back.discard(addr)
+        if self._emit is not None:
+            self._emit(action, addr, size, stream)
+
+    def _add(self, addr: int, end: int) -> None:
+        if end > self._last[addr]:
+            back = addr in self._read_back
+            self._found.extend((addr, self._made[addr], self._last[addr], back))
+
+    def made(self, addr: int, size: int) -> None:
+        """Note that a storage has got a block.
+
+        What a kernel takes for itself is no storage's.
+        """
+        if size >= LEAST_BYTES:
+            self._made[addr] = self._last[addr] = self._events
+
+    def used(self, addr: int, *, in_backward: bool) -> None:
+        """Note that an operator has read or written a block.
+
+        Blocks that are not known are left out: small ones, and those from before the log's begin.
+        """
+        if addr in self._last:
+            self._last[addr] = self._events
+            if in_backward:
+                self._read_back.add(addr)
+
+    def end(self) -> Iterator[tuple[int, int, int, int]]:
+        """Stop, and yield the blocks that lived on behind their last use.
+
+        Each is its address, the numbers of events from its allocation and from its last use to the
+        log's end, and 1 if a backward has used it, else 0. An allocation is a use.
+        """
+        gpu, end = self._gpu, self._events
+        if gpu.last_uses is self:
+            gpu.last_uses, gpu.allocator.emit = None, self._emit
+        for addr in self._last:
+            self._add(addr, end)
+        rows = iter(self._found)
+        for addr, made, last, back in zip(rows, rows, rows, rows, strict=True):
+            yield addr, end - made, end - last, back
