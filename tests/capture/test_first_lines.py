@@ -71,7 +71,7 @@ def test_a_recording_without_stacks_has_lines_of_large_allocations_only(record):
 
 
 def test_stacks_end_and_later_allocations_have_the_line_of_equal_ones(record, monkeypatch):
-    monkeypatch.setattr(recorder, "FIRST_ENTRIES", 20)
+    monkeypatch.setattr(recorder, "VIRTUAL_FIRST_ENTRIES", 20)
     session = record(30)
     events = session.devices[0].events
     with_lines = {event for _, event, _ in session.facts["lines"]["rows"]}
@@ -81,7 +81,7 @@ def test_stacks_end_and_later_allocations_have_the_line_of_equal_ones(record, mo
 
 
 def test_requested_stacks_are_all_kept(record, monkeypatch):
-    monkeypatch.setattr(recorder, "FIRST_ENTRIES", 1)
+    monkeypatch.setattr(recorder, "VIRTUAL_FIRST_ENTRIES", 1)
     session = record(20, stacks=True)
     events = session.devices[0].events
     assert session.stacks

@@ -202,3 +202,15 @@ def test_a_call_is_chained_by_what_it_is_given():
     assert [call_facts(net, *one).chained for one in given] == [False, True, True, True]
     with torch.no_grad():
         assert not call_facts(net, (made,), {}).chained
+
+
+def test_a_call_whose_input_asks_for_a_gradient_is_known():
+    torch = pytest.importorskip("torch")
+    from nbmem.capture.program.program_facts import call_facts
+
+    net, plain = torch.nn.Linear(2, 2), torch.zeros(1, 2)
+    image = torch.zeros(1, 2, requires_grad=True)
+    given = [((plain,), {}), ((net(plain),), {}), ((image,), {}), ((), {"x": (plain, image)})]
+    assert [call_facts(net, *one).of_inputs for one in given] == [False, False, True, True]
+    with torch.no_grad():
+        assert not call_facts(net, (image,), {}).of_inputs

@@ -7,7 +7,7 @@ instances and classes if a property could be the user's. No object of the user's
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,6 +71,8 @@ class CallFacts(NamedTuple):
         autocast: The dtype that autocast uses; None if it was off.
         rows: Rows of the batch; None if unknown.
         chained: Whether a tensor that it was given, or one in a tuple, has a graph.
+        of_inputs: Whether one that it was given asks for a gradient of its own, as for a saliency
+            map or an adversarial example.
     """
 
     training: bool
@@ -78,6 +80,7 @@ class CallFacts(NamedTuple):
     autocast: str | None
     rows: int | None
     chained: bool
+    of_inputs: bool
 
 
 def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallFacts:
@@ -92,7 +95,8 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         grad=on and _wants_gradients(module, args, kwargs),
         autocast=_autocast(torch),
         rows=_rows(torch, args, kwargs),
-        chained=on and _is_chained(args, kwargs),
+        chained=on and any(map(is_made, _given(args, kwargs))),
+        of_inputs=on and any(map(_asks, _given(args, kwargs))),
     )
 
 
@@ -247,11 +251,16 @@ def _wants_gradients(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
     return any(map(requires_grad, chain(tensors_inside(module), given)))
 
 
-def _is_chained(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a graph made a tensor of a call, or one in a tuple of it."""
+def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the first tensors of a call, with those in its tuples and lists."""
     given = (*args, *kwargs.values())
     parts = chain.from_iterable(v if type(v) in (tuple, list) else (v,) for v in given)
-    return any(is_made(one) for one in islice(parts, MAX_GIVEN) if is_tensor(one))
+    return filter(is_tensor, islice(parts, MAX_GIVEN))
+
+
+def _asks(tensor: Any) -> bool:
+    """Return whether a tensor is no result and requires a gradient."""
+    return requires_grad(tensor) and not is_made(tensor)
 
 
 def _autocast(torch: Any) -> str | None:

@@ -33,7 +33,11 @@ from nbmem.capture.record.session_builder import build_session
 from nbmem.capture.record.tensor_labels import TensorLabelLog
 from nbmem.capture.tensors.tensors import without_torch_function
 from nbmem.capture.torch_cuda import initialized_torch, read_counters
-from nbmem.capture.torch_memory.allocator_history import FIRST_ENTRIES, HistoryProbe
+from nbmem.capture.torch_memory.allocator_history import (
+    FIRST_ENTRIES,
+    VIRTUAL_FIRST_ENTRIES,
+    HistoryProbe,
+)
 from nbmem.capture.torch_memory.private_pools import pools_in, users_of
 from nbmem.capture.torch_memory.tensorless_blocks import KNOWN_BLOCKS
 from nbmem.core.errors import NbmemError
@@ -250,7 +254,8 @@ class Recorder:
 
     def _sample_taken(self, sample: int) -> None:
         self.storage_log.at_sample(sample)
-        if self.history.takes_first_stacks and self.counter_samples.entries >= FIRST_ENTRIES:
+        most = VIRTUAL_FIRST_ENTRIES if self.imitated else FIRST_ENTRIES
+        if self.history.takes_first_stacks and self.counter_samples.entries >= most:
             self.history.end_stacks()
 
     def _card_read(self) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FIRST_ENTRIES = 4_000
 """Entries of a card's history whose stacks are taken in any recording: some steps of a loop. A
 stack takes about a microsecond, so all of them take some milliseconds."""
+VIRTUAL_FIRST_ENTRIES = 40_000
+"""The same on a virtual card, where an operator takes a hundred times as long as a stack."""
 
 
 class HistoryProbe:

@@ -29,6 +29,7 @@ _CALL: Kind = {
     "autocast": "str?",
     "rows": "int?",
     "chained?": "bool",
+    "of_inputs?": "bool",
     "count": "int",
 }
 _BLOCK: Kind = {"path": "str", "class": "str", "count": "int"}

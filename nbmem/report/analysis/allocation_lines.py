@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -62,10 +62,12 @@ class AllocationLine:
         by_module: Whether an object of a library made it: a module that was called there, built,
             loaded or moved.
         lines: The user's lines, innermost first, at least one.
+        callers: The user's lines around these, innermost first.
     """
 
     by_module: bool
     lines: tuple[UserLine, ...]
+    callers: tuple[UserLine, ...] = field(default=(), compare=False)
 
 
 def shorten(text: str) -> str:
@@ -133,7 +135,12 @@ def _stacks(fact: Mapping[str, list[Any]]) -> list[AllocationLine | None]:
         UserLine(Frame(file, line, function), text, first)
         for (file, line, function, text), first in zip(described, begins, strict=True)
     ]
+    outer = fact.get("outer") or [[]] * len(fact["stacks"])
+
+    def lines(indices: Iterable[int]) -> tuple[UserLine, ...]:
+        return tuple(frames[index] for index in indices)
+
     return [
-        AllocationLine(bool(module), tuple(frames[index] for index in own)) if own else None
-        for module, *own in fact["stacks"]
+        AllocationLine(bool(module), lines(own), lines(around)) if own else None
+        for (module, *own), around in zip(fact["stacks"], outer, strict=True)
     ]

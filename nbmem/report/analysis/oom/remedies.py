@@ -257,6 +257,9 @@ def _inference(trial: Trial) -> Attempts:
     rows = trial.new_rows(Category.ACTIVATIONS)[:-2]  # a layer's input and output are needed
     if seen is None or not seen.evaluating or not len(rows):
         return
+    calls = trial.case.card_ledger.session.facts.get("calls") or ()
+    if any(call["grad"] and call.get("of_inputs") for call in calls):
+        return  # an input wants its gradient
     size = trial.bytes_of(rows)
     yield (
         Finding(

@@ -92,9 +92,10 @@ def _beside_training(e: Evidence) -> Findings:
 
 def _alone(e: Evidence) -> Findings:
     """Find passes that no backward follows."""
-    if not any(c["grad"] for c in e.calls):
-        return
-    evaluated = sum(c["count"] for c in e.calls if c["grad"] and not c["training"])
+    with_graph = [call for call in e.calls if call["grad"]]
+    if not with_graph or any(call.get("of_inputs") for call in with_graph):
+        return  # None wants a gradient, or an input does.
+    evaluated = sum(call["count"] for call in with_graph if not call["training"])
     passes = _passes(e)
     if not passes or not (evaluated or (len(passes) >= FEWEST and not e.phases("backward"))):
         return

@@ -20,13 +20,13 @@ When to ignore it
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.report.analysis.allocation_lines import UserLine, allocation_lines, shorten
 from nbmem.report.analysis.growth_candidates import common_place, variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
+_OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
+"""What the last pass used in vain stays for the next one; only what nothing ever used is told."""
 _OF_TRAINING = (
-    Category.WEIGHTS,
-    Category.BUFFERS,
     Category.GRADIENTS,
     Category.OPTIMIZER_STATE,
     Category.OUTPUT_GRADIENTS,
@@ -49,6 +49,12 @@ _OF_TRAINING = (
     Category.COMMUNICATION,
 )
 """What other rules tell of, or the training itself releases."""
+MOST = 0.8
+"""Part of the memory that one function has made which a title names."""
+LISTED = 2
+"""Variables that a title names; of more it names what has them all."""
+PART = 0.1
+"""Part of the memory from which a title names a variable."""
 _CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
 
 
@@ -56,14 +62,17 @@ class _Keeper(NamedTuple):
     """What keeps unused memory.
 
     Attributes:
-        kind: `variable`, `graph` or `line`.
-        text: The variable with its container; else the line's function.
-        function: The function that has the variable; else the line's file.
+        kind: `variable`, `line` or `graph`.
+        text: The variable with its container, or the line's function.
+        function: The function that has the variable, or the line's file.
     """
 
     kind: str
-    text: str
-    function: str
+    text: str = ""
+    function: str = ""
+
+
+_GRAPH = _Keeper("graph")
 
 
 def check(e: Evidence) -> Findings:
@@ -87,16 +96,18 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
     Those of one line and size have one keeper: an object's attribute has another name in a method.
     """
     ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
-    at_end = ledger.allocations.freed[unused.rows] >= ledger.events
-    open_end = at_end & (e.fact("notebook") is not False)
-    counts = ~open_end & ~np.isin(ledger.category[unused.rows], _OF_TRAINING)
+    a, category = ledger.allocations, ledger.category[unused.rows]
+    never = unused.since <= a.allocated_at[unused.rows] + 1
+    goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
+    open_end = goes_on & (a.freed[unused.rows] >= ledger.events)
+    counts = ~open_end & ~np.isin(category, _OF_TRAINING)
     found: dict[_Keeper, list[int]] = defaultdict(list)
     last: dict[tuple[Frame, int], _Keeper] = {}
     for at in np.flatnonzero(counts)[::-1].tolist():
         row = int(unused.rows[at])
         keeper = _keeper(e, row, in_backward=bool(unused.in_backward[at]))
         if keeper is not None and row in lines:
-            kind = lines[row].lines[0].frame, int(ledger.allocations.requested[row])
+            kind = lines[row].lines[0].frame, int(a.requested[row])
             keeper = last.setdefault(kind, keeper)
         if keeper is not None:
             found[keeper].append(at)
@@ -109,51 +120,85 @@ def _keeper(e: Evidence, row: int, *, in_backward: bool) -> _Keeper | None:
     if place is not None:
         container = _CONTAINER.match(place.path)
         return _Keeper("variable", container[0] if container else place.path, place.function)
-    line = allocation_lines(e.card_ledger).get(row)
-    if line is None:
-        return None
-    frame = line.lines[0].frame
     category = e.card_ledger.category[row]
     if category == Category.ACTIVATIONS and not in_backward:
-        return _Keeper("graph", frame.function, frame.file)
-    if category == Category.UNKNOWN:
+        return _GRAPH
+    line = allocation_lines(e.card_ledger).get(row)
+    if category == Category.UNKNOWN and line is not None:
+        frame = line.lines[0].frame
         return _Keeper("line", frame.function, frame.file)
     return None  # a call's arguments live as long as the call
 
 
 def _finding(e: Evidence, keeper: _Keeper, rows: Ints, since: Ints, gain: int) -> Finding:
-    a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
-    top = e.report.peak.at.event
-    there = rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]
-    size = int(a.block[there].sum())
-    behind = _line_behind(e, int(since[np.isin(rows, there)].min(initial=e.card_ledger.events)))
-    from_there = f" from {behind.place} on" if behind is not None else " any more"
-    code = None
-    if keeper.kind == "variable":
-        own = [variable_of(e.card_ledger, row) for row in rows.tolist()]
-        paths = [one.path for one in own if one is not None and one.path.startswith(keeper.text)]
-        place = common_place(paths)
-        where = f" in {keeper.function}" if keeper.function else ""
-        what = f"`{place}`{where}"
-        title = f"{what} behind its last use: {fmt(gain)} less at the peak without it"
-        evidence = f"It keeps {fmt(size)} at the peak that no operator uses{from_there}."
-        if place.isidentifier():
-            code = f"del {place}   # behind the last use"
-    else:
-        line = lines[int(max(rows.tolist(), key=lambda row: int(a.block[row])))].lines[0]
-        text = f" (`{shorten(line.text)}`)" if line.text else ""
-        inside = "" if keeper.text.startswith(TOP_LEVEL) else f" in {keeper.text}()"
-        if keeper.kind == "graph":
-            title = f"No backward uses what is saved{inside or f' at {line.place}'}: {fmt(gain)} "
-            title += "less at the peak under torch.no_grad()"
-            evidence = f"Graphs keep {fmt(size)} of {line.place}{text} at the peak, which no "
-            evidence += "operator reads any more."
-        else:
-            title = f"What {line.place}{inside} makes lives on behind its last use: {fmt(gain)} "
-            title += "less at the peak without it"
-            evidence = f"{fmt(size)} of it{text} live at the peak, and no operator uses them"
-            evidence += f"{from_there}."
-    return RULE.finding(title=title, evidence=evidence, saves=simulated(gain), code=code)
+    a, top = e.card_ledger.allocations, e.report.peak.at.event
+    at_peak = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
+    size = int(a.block[rows[at_peak]].sum())
+    behind = _line_behind(e, int(since[at_peak].min(initial=e.card_ledger.events)))
+    unused = f"no operator uses from {behind.place} on" if behind else "no operator uses any more"
+    if keeper.kind == "graph":
+        return RULE.finding(
+            title=f"No backward reads what {_common_function(e, rows[at_peak])} saves: {fmt(gain)} less at "
+            "the peak under torch.no_grad()",
+            evidence=f"Graphs keep {fmt(size)} of it at the peak that {unused}.",
+            saves=simulated(gain),
+        )
+    if keeper.kind == "line":
+        line = allocation_lines(e.card_ledger)[int(rows[np.argmax(a.block[rows])])].lines[0]
+        made = f" (`{shorten(line.text)}`)" if line.text else ""
+        return RULE.finding(
+            title=f"What {line.place}{line.inside} makes lives on behind its last use: "
+            f"{fmt(gain)} less at the peak without it",
+            evidence=f"{fmt(size)} of it{made} live at the peak that {unused}.",
+            saves=simulated(gain),
+        )
+    names = _names(e, keeper, rows)
+    shown = " and ".join(f"`{name}`" for name in names)
+    where = f" in {keeper.function}" if keeper.function else ""
+    never = bool((since <= a.allocated_at[rows] + 1).all())
+    return RULE.finding(
+        title=f"{f'No operator uses {shown}' if never else f'{shown} behind the last use'}{where}: "
+        f"{fmt(gain)} less at the peak without",
+        evidence=f"{fmt(size)} live there at the peak that {unused}.",
+        saves=simulated(gain),
+        code=f"del {names[0]}   # behind the last use" if names[0].isidentifier() else None,
+    )
+
+
+def _names(e: Evidence, keeper: _Keeper, rows: Ints) -> list[str]:
+    """Return the variables that keep most, or else the one that has them all."""
+    sizes: Counter[str] = Counter()
+    for row, size in zip(rows.tolist(), e.card_ledger.allocations.block[rows], strict=True):
+        place = variable_of(e.card_ledger, row)
+        if place is not None and place.path.startswith(keeper.text):
+            sizes[place.path.partition("[")[0]] += int(size)
+    large = [name for name, size in sizes.items() if size >= PART * sum(sizes.values())]
+    return large if len(large) <= LISTED else [common_place(large) or keeper.text]
+
+
+def _common_function(e: Evidence, rows: Ints) -> str:
+    """Return the innermost function of the user's that made most of some allocations."""
+    lines, block = allocation_lines(e.card_ledger), e.card_ledger.allocations.block
+    made = [(lines[row], int(block[row])) for row in rows.tolist() if row in lines]
+    stacks = [((*line.lines, *line.callers)[::-1], size) for line, size in made]
+    least, inner, depth = MOST * sum(size for _, size in stacks), None, 0
+    while True:
+        sizes: Counter[tuple[str, str]] = Counter()
+        there = [(stack[depth], stack, size) for stack, size in stacks if len(stack) > depth]
+        for line, _, size in there:
+            sizes[line.frame.file, line.frame.function] += size
+        function, size = max(sizes.items(), key=itemgetter(1), default=(None, 0))
+        if function is None or size < least:
+            break
+        stacks = [
+            (stack, size)
+            for line, stack, size in there
+            if (line.frame.file, line.frame.function) == function
+        ]
+        inner, depth = stacks[0][0][depth], depth + 1
+    if inner is None:
+        return "a forward"
+    return inner.inside.removeprefix(" in ") or inner.place
 
 
 def _line_behind(e: Evidence, position: int) -> UserLine | None:
