@@ -1,5 +1,6 @@
 """Recorded H100 runs, read as sessions."""
 
+import csv
 import json
 import lzma
 from operator import itemgetter
@@ -20,6 +21,7 @@ from nbmem.core.session.session import (
 from nbmem.core.session.spans import Span
 
 TRACES = Path(__file__).parent / "recordings" / "traces"
+SNAPSHOTS = Path(__file__).parent / "recordings" / "snapshots"
 NAMES = sorted(path.name.removesuffix(".json.xz") for path in TRACES.glob("*.json.xz"))
 CATEGORIES = {
     "weights": Category.WEIGHTS,
@@ -33,6 +35,20 @@ CATEGORIES = {
 def load(name):
     """Read a recording as it was written."""
     return json.loads(lzma.open(TRACES / f"{name}.json.xz").read())
+
+
+def snapshot_counters(name):
+    """Return torch's counters at the labelled moments of a snapshot's run.
+
+    All ran with torch 2.11.0+cu130 on an H100 of 85,017,493,504 bytes. A failed request has a
+    message and no counters.
+    """
+    with (SNAPSHOTS / "counters.csv").open() as file:
+        return [
+            {key: int(value) if value.isdigit() else value for key, value in row.items() if value}
+            for row in csv.DictReader(file)
+            if row["snapshot"] == name
+        ]
 
 
 def session_of(raw):

@@ -1,7 +1,5 @@
 """Recorded H100 runs, replayed from requests and followed by events."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ from nbmem.core.files.session import save_session
 from nbmem.core.session.events import Action, BlockState, Layout
 from nbmem.core.units import GIB, MIB
 from tests.allocator.programs import RECORDINGS, events_of
-from tests.recorded_runs import load, session_of
+from tests.recorded_runs import load, session_of, snapshot_counters
 
 TRACES = sorted((RECORDINGS / "traces").glob("*.json.xz"))
 SNAPSHOTS = sorted((RECORDINGS / "snapshots").glob("*.pickle.xz"))
@@ -56,8 +54,7 @@ def test_a_scenario_is_predicted_to_the_byte(path):
 
 def marks_of(path):
     """Return counters at labelled moments, with the events before each."""
-    marks = json.loads(path.with_name(f"{workload_name(path)}.json").read_text())["marks"]
-    return [mark for mark in marks if "t_us" in mark]
+    return [mark for mark in snapshot_counters(workload_name(path)) if "t_us" in mark]
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=workload_name)

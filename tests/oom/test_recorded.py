@@ -1,17 +1,14 @@
 """Out-of-memory errors recorded on an H100, explained to the byte."""
 
 import dataclasses
-import json
 import lzma
-from pathlib import Path
 
 import pytest
 
 import nbmem
 from nbmem.core.units import GIB
 from nbmem.report.analysis import build_report
-
-SNAPSHOTS = Path(__file__).parents[1] / "recordings" / "snapshots"
+from tests.recorded_runs import SNAPSHOTS, snapshot_counters
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +19,8 @@ def recorded(tmp_path_factory):
     def read(name):
         path = folder / f"{name}.pickle"
         path.write_bytes(lzma.decompress((SNAPSHOTS / f"{name}.pickle.xz").read_bytes()))
-        raw = json.loads((SNAPSHOTS / f"{name}.json").read_text())
-        return nbmem.open(path).session, {mark["label"]: mark for mark in raw["marks"]}
+        marks = {mark["label"]: mark for mark in snapshot_counters(name)}
+        return nbmem.open(path).session, marks
 
     return read
 
