@@ -226,7 +226,7 @@ class Operator:
         values: What it does to known values.
         host: What it does to large tensors on the CPU that are left unwritten.
         source: Where torch does so: a file and a function.
-        shown_by: A recorded run that shows the memory; by default none does, but the oracle.
+        shown_by: A recorded run that shows the memory; by default the oracle alone does.
     """
 
     names: tuple[str, ...]

@@ -188,7 +188,6 @@ OPERATORS = (
         ("_foreach_norm.Scalar",),
         memory=norms,
         source="aten/src/ATen/native/cuda/ForeachReduceOp.cu: foreach_tensor_norm_cuda",
-        shown_by="none of the H100's runs clips its gradients",
     ),
     Operator(
         ("_foreach_max",),

@@ -60,7 +60,6 @@ def _shape_static(call: OperatorCall) -> Results:
 _PUT = "aten/src/ATen/native/cuda/Indexing.cu: index_put_with_sort_kernel"
 _PUT_SHOWN = "swin_t_b32_adamw, backward: relative positions"
 _SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp: masked_scatter_cuda__template"
-_NONE = "none of the H100's runs has one"
 _OF_TWO = (
     *("MaximumBackward0", "MinimumBackward0", "FmaxBackward0", "FminBackward0"),
     *("ClampBackward0", "ClampMinBackward1", "ClampMaxBackward1"),
@@ -115,7 +114,6 @@ OPERATORS = (
         refuse=_check_scatter,
         memory=index_kernels.masked_scatter,
         source=_SCATTER,
-        shown_by=_NONE,
     ),
     Operator(
         ("masked_scatter_backward",),
@@ -140,7 +138,6 @@ OPERATORS = (
         refuse=_check_scatter,
         memory=index_kernels.masked_scatter,
         source=_SCATTER,
-        shown_by=_NONE,
     ),
     Operator(
         (

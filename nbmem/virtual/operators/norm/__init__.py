@@ -80,14 +80,12 @@ OPERATORS = (
         ("native_group_norm",),
         memory=norm_kernels.group_norm,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: GroupNormKernelImplInternal",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("native_group_norm_backward",),
         memory=norm_kernels.group_norm_backward,
         source="aten/src/ATen/native/cuda/group_norm_kernel.cu: "
         "GroupNormBackwardKernelImplInternal",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("native_batch_norm",),

@@ -77,6 +77,5 @@ OPERATORS = (
         ("_euclidean_dist",),
         memory=euclidean,
         source="aten/src/ATen/native/Distance.cpp: _euclidean_dist",
-        shown_by="none of the H100's runs has one",
     ),
 )

@@ -175,8 +175,6 @@ _SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, gpu_reduce_ker
 _LOGIC = _SOURCE + "; ReduceLogicKernel.cu"
 _SUM_SHOWN = "gpt2_b4s512_adamw, backward: gradients of biases"
 _LOGIC_SHOWN = "t5_small_b8s256_adafactor, forward"
-_NONE = "none of the H100's runs has one"
-_NONE_LARGE = "none of the H100's runs has a large one"
 OPERATORS = (
     Operator(
         ("sum", "sum.dim_IntList"),
@@ -201,7 +199,6 @@ OPERATORS = (
         ("logsumexp",),
         memory=logsumexp,
         source="aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
-        shown_by=_NONE,
     ),
     Operator(
         ("any", "any.dim"),
@@ -233,15 +230,12 @@ OPERATORS = (
     # torch.distributions checks with these whether parameters and samples are valid.
     Operator(("_is_all_true",), values=ValueRule(health=always(True))),
     Operator(("_is_any_true",), values=ValueRule(health=always(False))),
-    Operator(
-        ("aminmax",), memory=aminmax, source=_SOURCE + "; ReduceAMinMaxKernel.cu", shown_by=_NONE
-    ),
+    Operator(("aminmax",), memory=aminmax, source=_SOURCE + "; ReduceAMinMaxKernel.cu"),
     Operator(
         ("_aminmax",),
         shape=_shape_aminmax,
         memory=aminmax,
         source=_SOURCE + "; ReduceAMinMaxKernel.cu",
-        shown_by=_NONE,
     ),
     Operator(("_aminmax.dim",), shape=_shape_aminmax),
     Operator(
@@ -249,20 +243,17 @@ OPERATORS = (
         memory=with_index,
         values=ValueRule(below=place, largest=as_before),
         source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
-        shown_by=_NONE_LARGE,
     ),
     Operator(
         ("argmax", "argmin", "min.dim"),
         memory=with_index,
         values=ValueRule(below=place),
         source=_SOURCE + "; ReduceArgMaxKernel.cu: argmax_kernel_cuda_impl",
-        shown_by=_NONE_LARGE,
     ),
     Operator(
         ("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"),
         memory=variance,
         source=_SOURCE + "; ReduceMomentKernel.cu: std_var_kernel_impl",
-        shown_by=_NONE_LARGE,
     ),
     Operator(
         ("count_nonzero", "count_nonzero.dim_IntList"),

@@ -198,20 +198,17 @@ OPERATORS = (
         memory=sort,
         values=ValueRule(below=place),
         source="aten/src/ATen/native/cuda/Sort.cpp: sort_cuda_kernel; SortStable.cu",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("topk",),
         memory=topk,
         values=ValueRule(below=place),
         source="aten/src/ATen/native/cuda/TensorTopK.cu: mbtopk::launch, should_use_multiblock",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("median", "nanmedian"),
         memory=median,
         source="aten/src/ATen/native/cuda/Sorting.cpp: median_impl",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("mode",),

@@ -274,7 +274,6 @@ OPERATORS = (
         run=unique,
         memory=unique_kernel,
         source="aten/src/ATen/native/cuda/UniqueCub.cu: unique_cuda_template, compute_unique",
-        shown_by="none of the H100's runs has one",
     ),
     Operator(
         ("unique_consecutive",),
