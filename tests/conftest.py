@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import importlib.util
@@ -26,6 +27,8 @@ fails there is run twice more; a fault of ours fails each time, and the summary 
 
 TEST_MODULE = re.compile(r"tests\.(?:.+\.)?test_\w+")
 CACHED = type(functools.cache(int))
+IMPORTS = (ast.Import, ast.ImportFrom)
+NO_TORCH = importlib.util.find_spec("torch") is None
 
 
 @functools.cache
@@ -47,14 +50,35 @@ def why_no_card() -> str | None:
     return None if torch.cuda.is_available() else f"torch {torch.__version__} cannot use the card"
 
 
+class SkippedModule(pytest.Module):
+    """A file of tests that imports torch, where torch is not installed."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip("needs torch, which is not installed")
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> SkippedModule | None:
+    if NO_TORCH and imports_torch(module_path.read_text("utf-8")):
+        return SkippedModule.from_parent(parent, path=module_path)
+    return None
+
+
+def imports_torch(source: str) -> bool:
+    """Return whether a file imports torch outside of functions and conditions."""
+    imports = [node for node in ast.parse(source).body if isinstance(node, IMPORTS)]
+    names = [getattr(node, "module", None) or node.names[0].name for node in imports]
+    return any(name.partition(".")[0] == "torch" for name in names)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    no_torch = importlib.util.find_spec("torch") is None
     again = importlib.util.find_spec("pytest_rerunfailures") is not None
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         if again and place.startswith(WHOLE_SYSTEMS):
             item.add_marker(pytest.mark.flaky(reruns=2))
-        if no_torch and item.get_closest_marker("torch"):
+        if NO_TORCH and item.get_closest_marker("torch"):
             item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed"))
 
 

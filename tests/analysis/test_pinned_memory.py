@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="a card is traced")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

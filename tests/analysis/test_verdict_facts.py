@@ -1,8 +1,6 @@
 """The largest category at the peak, and what holds the most of it."""
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="a card is traced")
+import torch
 
 from nbmem import virtual
 from nbmem.api import tracing

@@ -3,9 +3,7 @@
 import dataclasses
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="programs run on virtual cards")
-
+import torch
 from torch import nn
 
 from nbmem import virtual

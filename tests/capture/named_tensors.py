@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem.capture.graphs.saved_tensors import why_unreadable

@@ -7,8 +7,7 @@ import inspect
 from types import SimpleNamespace
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem.api import device_selection as choosing

@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem import virtual

@@ -5,8 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem import virtual

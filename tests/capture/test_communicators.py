@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 import nbmem
 from nbmem import virtual

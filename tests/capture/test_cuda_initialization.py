@@ -1,6 +1,7 @@
 """Callbacks for CUDA's initialization, and observers left behind."""
 
 import pytest
+import torch
 
 import nbmem
 from nbmem import virtual
@@ -8,7 +9,6 @@ from nbmem.capture.hooks import oom_observer
 from nbmem.capture.torch_memory import cuda_initialization
 from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

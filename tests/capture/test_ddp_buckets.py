@@ -4,8 +4,7 @@ import os
 import time
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem import virtual

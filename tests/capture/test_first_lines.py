@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual
@@ -9,8 +10,6 @@ from nbmem.capture.record import recorder
 from nbmem.core.session.privacy import private_session
 from nbmem.report.analysis import card_ledger_of
 from nbmem.report.analysis.allocation_lines import allocation_lines
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
 MIB = 2**20
 CODE = """\

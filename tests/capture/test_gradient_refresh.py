@@ -1,9 +1,7 @@
 """Refresh of gradients once a backward, quickly where unchanged."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
-
+import torch
 from torch import nn
 
 from nbmem import virtual

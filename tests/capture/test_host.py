@@ -5,9 +5,7 @@ import time
 from mmap import mmap
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
-
+import torch
 from torch import nn
 
 import nbmem.api.tracing as nbmem

@@ -4,9 +4,7 @@ from collections import deque
 from mmap import mmap
 from types import SimpleNamespace
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="torch's tensors are counted")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

@@ -4,9 +4,7 @@ import gc
 import sys
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="modules are torch's")
-
+import torch
 from torch import nn
 
 import nbmem.api.tracing as nbmem

@@ -1,8 +1,8 @@
 """Caches of language models: one name and one category at every moment."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import nbmem

@@ -1,8 +1,7 @@
 """What a library's models can do is read from their classes."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem.capture.program.library_models import head_of, is_adapted, library_models
 from nbmem.capture.tensors.module_tree import ModuleTree

@@ -1,8 +1,7 @@
 """Names of tensors in many styles of training loops."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem.core.session.categories import Category

@@ -5,9 +5,7 @@ import gc
 import weakref
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the trees are of torch's modules")
-
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

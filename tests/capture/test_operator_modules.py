@@ -1,8 +1,7 @@
 """The module without parameters that computes an operator."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem.capture.tensors.module_tree import ModuleTree
 from nbmem.capture.tensors.operator_modules import operator_module

@@ -4,8 +4,7 @@ import builtins
 import types
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="names are those of tensors")
+import torch
 
 from nbmem.capture.tensors.frames import report_modules
 from nbmem.capture.tensors.tensor_paths import MAX_OF_ONE, Budget, reachable_tensors

@@ -6,8 +6,7 @@ import sys
 import textwrap
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from nbmem.capture.torch_memory import peak_counters

@@ -3,8 +3,7 @@
 import gc
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

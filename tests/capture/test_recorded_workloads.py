@@ -3,8 +3,7 @@
 import importlib.util
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the workloads are torch programs")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

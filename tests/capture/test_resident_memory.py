@@ -4,8 +4,8 @@ import gc
 import json
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
 np = pytest.importorskip("numpy")
 
 import nbmem.api.tracing as nbmem

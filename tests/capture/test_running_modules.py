@@ -1,8 +1,7 @@
 """The module that was running when a graph's node was created."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is no graph without torch")
+import torch
 
 import nbmem
 from nbmem.capture.tensors import running_modules

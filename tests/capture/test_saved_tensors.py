@@ -3,8 +3,7 @@
 import gc
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is no graph without torch")
+import torch
 
 import nbmem
 from nbmem.capture.graphs import saved_tensors

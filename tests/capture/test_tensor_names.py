@@ -4,8 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem.core.session.categories import Category

@@ -3,9 +3,7 @@
 import threading
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
-
+import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint

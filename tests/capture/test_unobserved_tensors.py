@@ -1,8 +1,7 @@
 """Allocation sites of unobserved tensors, and owners of parameters."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem.core.files.session import open_session, save_session

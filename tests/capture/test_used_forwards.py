@@ -1,9 +1,7 @@
 """Forwards without a backward open no step."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
-
+import torch
 from torch import nn
 
 import nbmem.api.tracing as nbmem

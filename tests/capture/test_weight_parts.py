@@ -1,8 +1,7 @@
 """Parts of a model's weights: adapters, base, quantized weights and their constants."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 import nbmem
 from nbmem.core.session.categories import Category

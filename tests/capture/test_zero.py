@@ -1,8 +1,7 @@
 """DeepSpeed's ZeRO: shards, gathered parameters and buckets."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem
 from nbmem import virtual

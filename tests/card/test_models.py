@@ -2,9 +2,7 @@
 
 import itertools
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="the parts are torch programs")
+import torch
 
 from nbmem import virtual
 from tests.card import models, workspaces

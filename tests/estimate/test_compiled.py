@@ -3,9 +3,7 @@
 import dataclasses
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch._functorch import config as functorch
 
 from nbmem import virtual

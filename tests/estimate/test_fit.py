@@ -1,8 +1,7 @@
 """Largest value that fits, against brute force and hand-counted parts."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError

@@ -9,10 +9,9 @@ import time
 import warnings
 from pathlib import Path
 
-import pytest
-
-torch = pytest.importorskip("torch")
 import numpy as np
+import pytest
+import torch
 from torch import nn
 
 import nbmem

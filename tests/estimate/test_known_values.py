@@ -1,8 +1,7 @@
 """What a virtual card knows of the notebook's tensors travels with a cell."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from nbmem.estimates.programs import programs, serialization

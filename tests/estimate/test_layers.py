@@ -1,9 +1,7 @@
 """Layers: the textbook's formulas, and bytes that are counted by hand."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import nn
 
 from nbmem.core.errors import UsageError

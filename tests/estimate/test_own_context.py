@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from nbmem import virtual

@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or torch.__version__ < "2.11":
     pytest.skip("the card runs the newest FSDP alone", allow_module_level=True)
 

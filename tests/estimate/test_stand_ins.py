@@ -3,8 +3,8 @@
 import gc
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")

@@ -1,8 +1,7 @@
 """A tensor's allocating lines and its holders in the explorer."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="without torch nothing lives")
+import torch
 
 import nbmem
 from nbmem import virtual

@@ -3,8 +3,7 @@
 import contextlib
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the programs are torch programs")
+import torch
 
 import nbmem
 from nbmem import virtual

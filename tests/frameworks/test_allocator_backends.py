@@ -4,8 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is no allocator without torch")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
+import torch
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

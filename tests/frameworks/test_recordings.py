@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch", reason="the recorder watches torch")
 
 import nbmem.api.tracing as nbmem
 from nbmem import virtual

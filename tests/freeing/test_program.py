@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
+import torch
 
 import nbmem
 from nbmem import virtual

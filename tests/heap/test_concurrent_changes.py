@@ -5,8 +5,7 @@ import threading
 from collections import deque
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem.capture.interpreter.object_members import entries_of, first_of
 from nbmem.capture.tensors.tensor_paths import reachable_tensors

@@ -6,8 +6,7 @@ import sys
 import weakref
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem.capture.heap import walk
 from nbmem.capture.heap.cycles import closing_reference

@@ -10,9 +10,7 @@ import time
 import weakref
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the heap is searched for torch's tensors")
-
+import torch
 
 from nbmem.capture.heap import incremental, reachability, reachable_storages, walk, walk_in_pieces
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors

@@ -8,9 +8,7 @@ import sys
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import _dynamo as dynamo
 from torch import fx, nn
 from torch._dynamo.utils import counters

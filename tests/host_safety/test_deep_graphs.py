@@ -4,9 +4,7 @@ import gc
 import subprocess
 import sys
 
-import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from nbmem.capture.interpreter import class_kinds

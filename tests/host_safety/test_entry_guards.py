@@ -4,8 +4,7 @@ import contextlib
 import io
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from tests.faults import capture

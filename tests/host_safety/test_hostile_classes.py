@@ -3,9 +3,7 @@
 from collections import Counter
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import nn
 
 import nbmem

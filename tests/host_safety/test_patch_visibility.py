@@ -9,9 +9,7 @@ import traceback
 from unittest import mock
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import nn
 
 import nbmem

@@ -4,9 +4,6 @@ import sys
 import time
 
 import pytest
-
-pytest.importorskip("torch", reason="capture watches torch")
-
 import torch
 
 import nbmem.api.tracing as nbmem

@@ -9,9 +9,7 @@ import time
 import weakref
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem

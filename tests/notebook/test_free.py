@@ -4,8 +4,7 @@ import gc
 import sys
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is no memory to free without torch")
+import torch
 
 from nbmem.capture.graphs.saved_tensors import why_unreadable
 from nbmem.capture.heap import walk

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from nbmem import virtual
 from nbmem.api import device_selection
@@ -24,8 +25,6 @@ from nbmem.frontends.notebook.commands.base import Notebook
 from nbmem.frontends.notebook.commands.gpu import switch_card
 from nbmem.frontends.notebook.sidebar.sidebar import NotebookActions
 from tests.ipython_shell import shell_on_virtual_card
-
-torch = pytest.importorskip("torch")
 
 MIB = 2**20
 BUILD = "model = torch.nn.Linear(1024, 1024, bias=False).cuda(); x = torch.ones(512, device='cuda')"

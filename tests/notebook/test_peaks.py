@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-torch = pytest.importorskip("torch")
+
+import torch
 
 from nbmem.core.session.cell_delta import CellPeak
 from nbmem.core.units import format_peak

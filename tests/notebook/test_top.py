@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is nothing to list without torch")
-
+import torch
 
 from nbmem.allocator.cublas import WORKSPACE
 from nbmem.api.live_tensors import live_now

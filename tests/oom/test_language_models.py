@@ -3,11 +3,11 @@
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 import nbmem
 from nbmem import virtual
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 of_transformers = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the models are those of transformers"

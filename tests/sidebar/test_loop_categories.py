@@ -3,9 +3,6 @@
 import threading
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed")
-
 import torch
 
 from nbmem import virtual

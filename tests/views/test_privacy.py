@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import nbmem
 from nbmem import virtual
@@ -32,8 +33,6 @@ from nbmem.frontends.cli import main
 from nbmem.report.analysis import build_report, card_ledger_of
 from nbmem.views.exports import FORMATS
 from tests.recorded_runs import load, session_of
-
-torch = pytest.importorskip("torch", reason="the program is a torch program")
 
 USER, HOST = "zaphodq", "heart-of-gold"
 SECRETS = (USER, HOST, "4194711", "trillian", "magrathea", "slartibartfast = ")

@@ -3,8 +3,7 @@
 import csv
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="there is nothing to size without torch")
+import torch
 
 import nbmem
 from nbmem import virtual

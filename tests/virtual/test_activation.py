@@ -7,9 +7,7 @@ import threading
 import traceback
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError

@@ -1,10 +1,8 @@
 """Conditions on unknown values are answered from one assumption."""
 
-import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
 
 from nbmem import virtual
 from nbmem.virtual.tensors import values

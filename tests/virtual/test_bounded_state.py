@@ -2,9 +2,7 @@
 
 import gc
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from nbmem.core.runtime.bounded_cache import RecentAnswers
 from nbmem.core.session.events import Action

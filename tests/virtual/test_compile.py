@@ -6,9 +6,7 @@ import subprocess
 import sys
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("setuptools", reason="torch's compiler of extensions needs it")
 
 from torch.utils import cpp_extension

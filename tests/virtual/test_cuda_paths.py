@@ -4,9 +4,7 @@ The figures are the oracle's (tests/oracle), of torch 2.13 on the H100.
 """
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from torch.nn import functional
 
 from tests.virtual.allocation_history import own_allocations

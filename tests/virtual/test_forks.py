@@ -5,9 +5,7 @@ import pickle
 import threading
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from nbmem.virtual.hardware.forks import BAD_FORK

@@ -4,12 +4,10 @@ The sizes are those of torch's own CUDA code (the oracle, torch 2.13, H100).
 """
 
 import pytest
+import torch
+from torch.nn import functional
 
 from tests.oracle.record import AllocatorEvents
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
-from torch.nn import functional
 
 LINES = {
     "torch.where(v > 0, v, 0)": [5, 4, 20, -4, -5],

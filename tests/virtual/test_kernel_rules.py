@@ -6,8 +6,7 @@ import textwrap
 import warnings
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from nbmem import virtual
 from nbmem.core.errors import UsageError

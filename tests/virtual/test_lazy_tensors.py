@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 from torch import nn
 
 import nbmem

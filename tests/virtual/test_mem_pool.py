@@ -3,8 +3,7 @@
 import threading
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from tests.virtual.allocation_history import bytes_by_pool
 

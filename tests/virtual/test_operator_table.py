@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from nbmem.virtual.operator_model.operator import Operator
 from nbmem.virtual.operators import table

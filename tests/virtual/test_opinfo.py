@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 ROOT = Path(__file__).parents[2]
 NAMES = {

@@ -1,8 +1,7 @@
 """Unified memory: pages of a step, counted by hand."""
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from nbmem import virtual
 from nbmem.core.interconnect import link_of

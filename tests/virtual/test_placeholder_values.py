@@ -1,9 +1,7 @@
 """Placeholder values differ by element and are consistent."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 

@@ -1,8 +1,7 @@
 """Reserve and workspace of cuDNN's recurrent layers."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from nbmem.virtual.cards import CARDS
 from nbmem.virtual.operators.recurrent.sizes import (

@@ -4,8 +4,7 @@ The sizes were read from torch 2.13's CUDA build without a card (tests/oracle).
 """
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 from nbmem import virtual
 from tests.virtual.allocation_history import own_allocations

@@ -1,8 +1,7 @@
 """Order of autograd nodes that another pass has made."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
+import torch
 
 FORWARD_FIRST = [
     "AddBackward0", "SumBackward0", "CosBackward0", "SumBackward0", "ExpBackward0", "SinBackward0",

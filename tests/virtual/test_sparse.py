@@ -8,14 +8,12 @@ import copy
 import io
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from nbmem.core.errors import UsageError
 from tests.oracle.record import AllocatorEvents
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
-from torch import nn
-from torch.nn import functional
 
 ROWS, COLUMNS, NNZ = 300, 200, 1000
 DENSE = ROWS * COLUMNS * 4

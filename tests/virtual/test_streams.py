@@ -4,9 +4,7 @@ The streams and sizes are those of torch 2.13's CUDA build, run without a card.
 """
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 
 from nbmem.core.errors import UsageError
 

@@ -1,9 +1,7 @@
 """Memory of operators by torch release, and Blackwell's attention."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from nbmem import virtual

@@ -10,9 +10,7 @@ import weakref
 from types import FunctionType
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="the virtual card answers torch")
-
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 

@@ -1,8 +1,6 @@
 """Bounds of value-dependent sizes, as the program states them."""
 
-import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 CARD = "cuda"
 
