@@ -58,12 +58,7 @@ class LineParser(argparse.ArgumentParser):
         return options
 
     def unknown(self, words: Sequence[str], hint: str = "") -> str:
-        """Build the message for unknown words, with the closest known flag.
-
-        Args:
-            words: The words, as they were typed.
-            hint: Another sentence for the message.
-        """
+        """Build the message for unknown words, with the closest known flag."""
         flag = words[0].partition("=")[0].lstrip("-")
         names = [name.lstrip("-") for name in self._option_string_actions]  # without dashes
         meant = suggest(flag, names, "--{}").rstrip() if words[0].startswith("-") else ""

@@ -69,12 +69,7 @@ def of_world(program: Program, world: VirtualWorld | None) -> Program:
 
 
 def rank_sentences(program: Program, probe: Probe) -> list[str]:
-    """Return notes on which rank was run and on a missing process group.
-
-    Args:
-        program: What was run.
-        probe: One of its runs.
-    """
+    """Return notes on which rank was run and on a missing process group."""
     if program.world is None:
         return []
     which = (
@@ -88,10 +83,6 @@ def communicated_bytes(program: Program, trace: Trace) -> Mapping[str, int]:
     """Return the bytes that a rank's last step communicated, by kind.
 
     Without steps, all of the program counts.
-
-    Args:
-        program: What was run.
-        trace: Its recording.
     """
     from nbmem.virtual.operator_model import communication_log
 

@@ -34,11 +34,7 @@ class AmdProcess(NamedTuple):
 
 
 class Amdsmi:
-    """The NVML functions that nbmem calls, implemented with amdsmi.
-
-    Args:
-        amdsmi: The package.
-    """
+    """The NVML functions that nbmem calls, implemented with amdsmi."""
 
     def __init__(self, amdsmi: Any) -> None:
         self._amdsmi = amdsmi

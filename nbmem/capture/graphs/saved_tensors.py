@@ -215,12 +215,7 @@ class GraphWalk:
         return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
 
     def result_of(self, node: Any, index: int = 0) -> ModulePath:
-        """Return the module path of a node's result, or else its operator.
-
-        Args:
-            node: The node.
-            index: The index of the result.
-        """
+        """Return the module path of a node's result, or else its operator."""
         region = self.region_at(node)
         place = None if region is None else region.result(index)
         if place is not None and place.module is not None:

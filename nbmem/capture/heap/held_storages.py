@@ -21,9 +21,6 @@ MAX_STORAGES = 20_000
 class TensorStorages:
     """The storages that tensors show.
 
-    Args:
-        torch: The user's torch.
-
     Attributes:
         storage: The storage of each tensor, as (CUDA ordinal, address), by the tensor's id.
     """

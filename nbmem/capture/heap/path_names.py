@@ -81,9 +81,6 @@ class _Line(NamedTuple):
 class PathWriter:
     """A writer of paths that remembers a container's labels.
 
-    Args:
-        torch: The user's torch.
-
     Attributes:
         bounds: The containers with a limit through which paths led: how many items they have and
             how many they may have.

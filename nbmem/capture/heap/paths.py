@@ -26,10 +26,6 @@ STRIDE = 512
 class HeapPaths:
     """The part of the reached objects that leads to some tensors.
 
-    Args:
-        reach: The forward walk.
-        targets: Ids of the tensors.
-
     Attributes:
         complete: Whether every path was searched.
     """

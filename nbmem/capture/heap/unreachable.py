@@ -94,10 +94,6 @@ def in_gradient_cycles(
     """Return the tensors that gradient cycles among some tensors keep, by id.
 
     Tensors that only the graphs have saved are included.
-
-    Args:
-        torch: The user's torch.
-        tensors: Tensors that no place reaches, by id.
     """
     graphs = Graphs(torch)
     kept: dict[int, Any] = {}

@@ -33,9 +33,6 @@ class Kind(IntEnum):
 class Kinds:
     """A cache of the kinds of classes.
 
-    Args:
-        torch: The user's torch.
-
     Attributes:
         known: The kind by the class's id.
     """

@@ -35,11 +35,7 @@ Callees = tuple[str, ...] | None
 
 
 class VariableReads:
-    """Variables of one source file, and where they are read.
-
-    Args:
-        lines: The file's lines.
-    """
+    """Variables of one source file, and where they are read."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         try:

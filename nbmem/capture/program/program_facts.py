@@ -104,10 +104,6 @@ def module_facts(module: Any, tree: ModuleTree) -> dict[str, Any]:
     """Collect the class, parameters and repeated blocks of a module.
 
     The settings of DDP, FSDP and ZeRO are included.
-
-    Args:
-        module: The module.
-        tree: Its current tree.
     """
     registry = active_registry()
     key = "facts", None if registry is None else registry.kind

@@ -50,11 +50,7 @@ class CollectionLog:
         self._end: Callable[[], None] | None = None
 
     def start(self, on_fault: Callable[[BaseException], object]) -> None:
-        """Start to log.
-
-        Args:
-            on_fault: Called with a fault.
-        """
+        """Start to log."""
         skip_in_dynamo(CollectionLog._reported)  # a collection may begin inside a compiled function
         self._end = report_collections(self._reported, on_fault)
 

@@ -65,10 +65,6 @@ class ShardedName:
 
     The parameter is not kept alive. FSDP knows a path from its own root. The module that contains
     the root is known only at the end of the recording.
-
-    Args:
-        held: The tensor to name.
-        tensor_labels: Finds the module that has the parameter.
     """
 
     __slots__ = ("_key", "_path", "_ref", "_tensor_labels", "_to")

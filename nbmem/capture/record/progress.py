@@ -47,11 +47,6 @@ class ProgressLog:
     """Sums what one recorder's logs have observed so far.
 
     The logs only grow, and each entry is complete once added, so another thread may read them.
-
-    Args:
-        hook_events: The hook events.
-        tensor_labels: The storages that were observed.
-        counter_samples: The counter samples.
     """
 
     def __init__(

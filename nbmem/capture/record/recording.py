@@ -26,9 +26,6 @@ _running: list[Recording] = []
 class Recording:
     """A stretch that is recorded, or a block of the recording around it.
 
-    Args:
-        name: Label of the recording.
-
     Attributes:
         session: What was recorded; None before `freeze`, and for a recording inside another.
         outer: The recording that contains it, or None.

@@ -304,11 +304,6 @@ class TensorLabelLog:
 
         It runs at a cell's start and end, in possibly many steps. The caller must make sure that no
         other thread uses tensors during a step. Names must have been added to `owners` before.
-
-        Args:
-            sample: The counter sample at the cell's start or end.
-            namespace: The notebook's names.
-            loop: The home thread's loop.
         """
         self._home = loop
         self._named = set(self.owners.parameters)

@@ -205,12 +205,7 @@ class SearchedModules:
         self._looked: dict[int, int] = {}
 
     def is_new(self, module: Any, called: int) -> bool:
-        """Return True if a module was not searched at this count of modules.
-
-        Args:
-            module: The module.
-            called: Number of tracked modules.
-        """
+        """Return True if a module was not searched at this count of modules."""
         before = self._looked.get(id(module))
         self._looked[id(module)] = called
         return before != called

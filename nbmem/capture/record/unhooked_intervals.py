@@ -36,12 +36,7 @@ class ObservedAllocations:
 
 
 class UnhookedIntervals:
-    """Interprets one card's events between two positions.
-
-    Args:
-        events: The card's events.
-        births: Where observed tensors were allocated.
-    """
+    """Interprets one card's events between two positions."""
 
     def __init__(self, events: Events, births: ObservedAllocations) -> None:
         self._events = events

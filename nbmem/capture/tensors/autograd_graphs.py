@@ -28,9 +28,6 @@ _RAW = "_raw_saved_"
 class Graphs:
     """A reader of tensors and of the nodes of their graphs.
 
-    Args:
-        torch: The user's torch.
-
     Attributes:
         deep: Whether a graph was deeper than `MAX_DEPTH`, so that its end was not read.
     """

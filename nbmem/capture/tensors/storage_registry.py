@@ -64,10 +64,6 @@ class StorageRegistry:
     A model's storages come by the thousand in each traced cell. They are therefore stored as
     numbers in columns and dictionaries: separate objects would trigger Python's collector.
 
-    Args:
-        torch: The user's torch.
-        device: The kind of memory.
-
     Attributes:
         kind: torch's name for this kind of memory.
         since: The counter sample at which storages that are registered next already existed.

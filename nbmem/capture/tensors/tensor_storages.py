@@ -142,10 +142,6 @@ def parts_of_wrapper(torch: Any, tensor: Any) -> list[tuple[str, Any]]:
 
     Examples are quantized weights and an 8-bit optimizer's state: `weight.qdata`, `weight.scale`.
     No code of the class itself runs.
-
-    Args:
-        torch: The user's torch.
-        tensor: A tensor of any class.
     """
     tensor = local_of(tensor)
     if not dispatches(torch, type(tensor)):

@@ -47,12 +47,7 @@ class TensorlessBlocks:
         return None if snapshot is None else BlocksInUse(self, snapshot)
 
     def hold_tensors(self, blocks: set[Block], traces: list[Any]) -> bool:
-        """Return whether a tensor may be in one of some unreached blocks.
-
-        Args:
-            blocks: The blocks.
-            traces: The history of each card since the recording began.
-        """
+        """Return whether a tensor may be in one of some unreached blocks."""
         if not blocks <= self._blocks:
             return True
         now = _allocated()
@@ -71,12 +66,7 @@ class TensorlessBlocks:
 
 
 class BlocksInUse:
-    """The blocks in use at the end of a recording.
-
-    Args:
-        known: What is known about such blocks.
-        snapshot: torch's snapshot at the end, with the history.
-    """
+    """The blocks in use at the end of a recording."""
 
     def __init__(self, known: TensorlessBlocks, snapshot: Mapping[str, Any]) -> None:
         self._known = known

@@ -78,12 +78,7 @@ _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
 
 class Fields:
-    """A JSON object whose fields are read by their expected types.
-
-    Args:
-        raw: The value in the file.
-        what: Its description in messages: "a span".
-    """
+    """A JSON object whose fields are read by their expected types."""
 
     def __init__(self, raw: Any, what: str) -> None:
         if type(raw) is not dict:

@@ -70,10 +70,6 @@ def rank_files(path: str | Path, limits: Limits | None = None) -> Iterator[RankF
     Sessions without a rank and files of other programs are named and ignored. A journal whose
     session also exists was about to be removed, and is not read.
 
-    Args:
-        path: The folder.
-        limits: Maximum size of a file.
-
     Raises:
         UsageError: There is no such folder, or it cannot be read.
     """

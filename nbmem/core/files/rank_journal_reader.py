@@ -45,11 +45,7 @@ def read_journal(path: str | Path, limits: Limits | None = None) -> Journal:
 
 
 class JournalTail:
-    """A reader of a journal that is still written, which reads only new lines.
-
-    Args:
-        path: The file.
-    """
+    """A reader of a journal that is still written, which reads only new lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,12 +71,7 @@ class JournalTail:
 
 
 class _JournalLines:
-    """A parser of a journal's lines that accepts data piece by piece.
-
-    Args:
-        path: The file, for messages.
-        limits: Maximum size of a line.
-    """
+    """A parser of a journal's lines that accepts data piece by piece."""
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
         self.begun = False

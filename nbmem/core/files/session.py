@@ -112,10 +112,6 @@ def save_session(
 def open_session(path: str | Path, limits: Limits | None = None) -> Session:
     """Read a session that `save_session` wrote.
 
-    Args:
-        path: The file.
-        limits: Maximum sizes; None for the default.
-
     Raises:
         UsageError: The file is missing, or not a file.
         FileFormatError: It is too large, truncated, hostile, no session, or of a newer format.

@@ -65,11 +65,6 @@ def check(session: Session, limits: Limits) -> None:
 def check_card(events: Events, layouts: Mapping[str, Layout], stacks: int) -> None:
     """Check the events and layouts of one card.
 
-    Args:
-        events: The events.
-        layouts: Segments and blocks, by their time.
-        stacks: Number of stacks.
-
     Raises:
         FileFormatError: Something is out of its range.
     """

@@ -61,10 +61,6 @@ def session_of_snapshot(path: str | Path, limits: Limits | None = None) -> Sessi
     and what the allocator cannot know is unknown. Phases are derived from the stacks of its fullest
     card.
 
-    Args:
-        path: The file.
-        limits: Maximum sizes; None for the default.
-
     Raises:
         UsageError: There is no such file.
         FileFormatError: It is too large, truncated, hostile, of another kind, or empty.

@@ -62,10 +62,6 @@ def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, A
 
     torch.cuda.memory._dump_snapshot writes such files.
 
-    Args:
-        path: The file.
-        limits: Maximum sizes; None for the default.
-
     Raises:
         UsageError: There is no such file.
         FileFormatError: It is too large, truncated, hostile, or of another kind.
@@ -76,11 +72,6 @@ def load_snapshot(path: str | Path, limits: Limits | None = None) -> dict[str, A
 
 def snapshot_from_bytes(data: bytes, name: str, limits: Limits | None = None) -> dict[str, Any]:
     """Load a pickled snapshot without executing any code.
-
-    Args:
-        data: The pickle.
-        name: Its name in a message.
-        limits: Maximum sizes; None for the default.
 
     Raises:
         FileFormatError: It is truncated, hostile, or of another kind.

@@ -123,9 +123,6 @@ def _private_rank(rank: Rank) -> Rank:
 class _FileNames:
     """Relative names of the files in stacks; two files have two names.
 
-    Args:
-        session: The session that contains the stacks.
-
     Attributes:
         folders: The program's folders, to which its files' names are relative.
     """

@@ -45,12 +45,7 @@ class StackPhase:
 
 
 def phases_of(events: Events, stacks: Sequence[Stack]) -> tuple[Span, ...]:
-    """List the phases in order; none where no stack shows a module's call.
-
-    Args:
-        events: One card's events.
-        stacks: The stacks to which they refer.
-    """
+    """List the phases in order; none where no stack shows a module's call."""
     kinds = _kinds(stacks)
     if "forward" not in kinds:
         return ()

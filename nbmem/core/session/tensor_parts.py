@@ -101,12 +101,7 @@ def communicator_parts(facts: Mapping[str, Any], device: int, most: int) -> list
 
 
 def with_rest(parts: Iterable[CategoryPart], whole: int) -> list[tuple[str, int]]:
-    """Return the parts of one category and the rest, which add up to it.
-
-    Args:
-        parts: The category's parts.
-        whole: The category's bytes.
-    """
+    """Return the parts of one category and the rest, which add up to it."""
     found = [(one.name, one.size) for one in parts]
     rest = whole - sum(size for _, size in found)
     return [*found, (OTHER, rest)] if found and rest else found

@@ -204,10 +204,6 @@ def probe(program: Program, request: Request) -> Reply:
 def refuse(found: Probe, how: str) -> None:
     """Raise if a program failed for another reason than memory.
 
-    Args:
-        found: Its run.
-        how: It was run.
-
     Raises:
         UsageError: With the reason.
     """

@@ -35,9 +35,6 @@ class CellInterrupter:
 
     IPython ignores exceptions of its callbacks, and would run the cell to its end. So a transformer
     of its syntax tree is installed from the interrupt to that cell.
-
-    Args:
-        shell: The shell.
     """
 
     def __init__(self, shell: Any) -> None:

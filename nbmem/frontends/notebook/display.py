@@ -103,12 +103,7 @@ FAULT = "what could not be done is said on its standard error."
 
 
 def no_report(trace: Trace, why: str) -> dict[str, str]:
-    """Return the text that stands in place of a report.
-
-    Args:
-        trace: The recording.
-        why: The reason, a sentence.
-    """
+    """Return the text that stands in place of a report."""
     own = why.startswith(trace.name)  # an error names the recording by itself
     return {"text/plain": why if own else f"{trace.name} has no report: {why}"}
 

@@ -124,11 +124,7 @@ class RequestHandler:
                 return self._run(_command(request))
 
     def state(self, name: str) -> State:
-        """Return the full state for a page that has just connected.
-
-        Args:
-            name: The request's id.
-        """
+        """Return the full state for a page that has just connected."""
         from nbmem.api import device_selection
 
         memory = self._hub.state()

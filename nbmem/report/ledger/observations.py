@@ -242,13 +242,7 @@ def spread_to_repeats(mask: Mask, representative: Ints) -> Mask:
 def observations_of(
     allocations: Allocations, trace: DeviceTrace, names: tuple[str, ...]
 ) -> Observations:
-    """Assign what was seen at addresses and positions to allocations.
-
-    Args:
-        allocations: Every allocation of the recording.
-        trace: The card's recording.
-        names: The session's texts.
-    """
+    """Assign what was seen at addresses and positions to allocations."""
     seen = Observations(len(allocations), names)
     storage_labels, holders, events = trace.storage_labels, trace.holders, len(trace.events)
     rows = rows_at(allocations, storage_labels.addr, storage_labels.position, events)

@@ -125,10 +125,6 @@ class NonTorchUsage:
     process's bytes uses the context of the last one that has them. If the driver always hides them,
     `process_known` is False. The context is then all other used bytes of the card.
 
-    Args:
-        trace: What was recorded of the card.
-        names: The session's texts.
-
     Attributes:
         process_known: Whether the driver has reported this process's bytes at any time.
     """

@@ -29,11 +29,7 @@ class ReferenceModel(NamedTuple):
 
 
 def reference_models(facts: Facts) -> Iterator[ReferenceModel]:
-    """Yield the reference models of a recording.
-
-    Args:
-        facts: The session's facts.
-    """
+    """Yield the reference models of a recording."""
     calls = [call for call in facts.get("calls", ()) if call["module"]]
     trained = {call["module"] for call in calls if call["grad"]}
     others = {call["module"] for call in calls} - trained

@@ -29,10 +29,6 @@ MAX_RANKS = 12
 def world_page(world: WorldReport, report_of: Callable[[int], Report]) -> str:
     """Return a world as a page that needs no other file.
 
-    Args:
-        world: The world to show.
-        report_of: Reads the report of a rank, by its number.
-
     Returns:
         The page. Of equal ranks it contains the first.
     """

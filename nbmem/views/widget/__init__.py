@@ -44,10 +44,6 @@ def explorer_widget(
 def ranks_widget(world: WorldReport, explorer_of: Callable[[int], ExplorerWidget]) -> RanksWidget:
     """Make a widget of a world.
 
-    Args:
-        world: The world.
-        explorer_of: Makes the explorer of a rank, by its number.
-
     Raises:
         UsageError: A library is missing, or no rank wrote a session.
     """

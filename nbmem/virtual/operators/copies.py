@@ -120,12 +120,6 @@ def _stage_upload(
     through a contiguous copy on the card, unless both sides have their elements in the same
     dense order. Values are converted on the CPU, or on the card if the program does not wait
     for the copy. aten/src/ATen/native/cuda/Copy.cu: copy_kernel_cuda, copy_requires_temporaries
-
-    Args:
-        executor: Allocates.
-        call: The call that copies.
-        result: The card's side.
-        source: The CPU's side, as a meta tensor.
     """
     queued = _is_non_blocking(call)
     converted = queued and source.dtype is not result.dtype

@@ -221,9 +221,6 @@ def bound_after_write(name: str) -> Bound:
 
     The bound covers the old and the written integers. Old integers do not
     count if as many elements are written as the tensor has.
-
-    Args:
-        name: The argument that is written.
     """
 
     def bound(values: Values, call: OperatorCall) -> int | None:

@@ -44,12 +44,7 @@ RECENT = 6
 
 
 def of_rough_search(search: Search, probes: Collection[Probe]) -> RunCount | None:
-    """Return how many runs are left to narrow the bounds; None if unknown.
-
-    Args:
-        search: The search.
-        probes: Its runs so far.
-    """
+    """Return how many runs are left to narrow the bounds; None if unknown."""
     fits = max((p.value or 0 for p in probes if p.fits), default=0)
     above = [p.value or 0 for p in probes if not p.fits and (p.value or 0) > fits]
     if not fits or not above or min(above) > NEAR * fits:

@@ -25,12 +25,7 @@ _MEMTRACE = (
 def make_help(
     offered: Callable[[], Iterable[MagicCommand]], find: Callable[[str], MagicCommand]
 ) -> MagicCommand:
-    """Make the subcommand `help`.
-
-    Args:
-        offered: Returns all subcommands, this one among them.
-        find: Returns a subcommand by its name.
-    """
+    """Make the subcommand `help`."""
 
     def run(_notebook: Notebook, argument: str) -> None:
         name = argument.lstrip("%").removeprefix("nbmem ")

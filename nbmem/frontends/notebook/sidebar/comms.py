@@ -37,11 +37,7 @@ class Comms:
         self._pages: list[Any] = []
 
     def open(self, answer: Callable[[Any], dict[str, Any]]) -> None:
-        """Register the pushing comm, and answer the requests of pages.
-
-        Args:
-            answer: Turns a request's data into the reply's data.
-        """
+        """Register the pushing comm, and answer the requests of pages."""
         self._manager.register_comm(self._push)
 
         @entry("the sidebar's requests", on_fault=_ignore_fault)

@@ -12,9 +12,6 @@ from nbmem.core.runtime.entry_points import entry
 class CellOutput:
     """The place of a cell's output: its display id and its parent request.
 
-    Args:
-        shell: The kernel's shell, in which the cell runs.
-
     Attributes:
         id: The display id; None once the cell has cleared its output, since updates would be lost.
     """

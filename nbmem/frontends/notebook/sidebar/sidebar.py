@@ -105,12 +105,7 @@ def _line(title: str, sample: Sample) -> str:
 
 
 class Sidebar:
-    """A watcher of the cells and traces of a shell that has a kernel.
-
-    Args:
-        notebook: The parts of the extension.
-        before: State before a reload of the extension.
-    """
+    """A watcher of the cells and traces of a shell that has a kernel."""
 
     def __init__(self, notebook: Notebook, before: HubState | None = None) -> None:
         self._notebook = notebook

@@ -54,12 +54,7 @@ _BASE = 0x7E00_0000_0000
 
 
 class AheadOfTime:
-    """Makes packages of programs on a virtual card, and loads them.
-
-    Args:
-        mode: The mode of the cards.
-        machine: The cards.
-    """
+    """Makes packages of programs on a virtual card, and loads them."""
 
     def __init__(self, mode: CardMode, machine: Machine) -> None:
         self._mode = mode

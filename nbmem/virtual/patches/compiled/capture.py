@@ -41,11 +41,6 @@ class Capture:
     """State of a capture, and what is set aside meanwhile.
 
     The state is one for each thread.
-
-    Args:
-        mode: The mode of the cards.
-        machine: The cards.
-        patches: Replacements of torch's functions.
     """
 
     def __init__(self, mode: CardMode, machine: Machine, patches: Patches) -> None:

@@ -30,12 +30,7 @@ _TREES = "torch._inductor.cudagraph_trees"
 
 
 class GraphTrees:
-    """C++ functions of a card that torch's graph trees call.
-
-    Args:
-        mode: The mode of the cards.
-        machine: The cards.
-    """
+    """C++ functions of a card that torch's graph trees call."""
 
     def __init__(self, mode: CardMode, machine: Machine) -> None:
         self._mode = mode

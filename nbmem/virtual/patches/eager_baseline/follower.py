@@ -46,12 +46,7 @@ class _Region:
 
 
 class Follower:
-    """Follows planned regions, from the first one that is compiled on.
-
-    Args:
-        mode: The mode of the cards.
-        patches: Replacements of torch's functions.
-    """
+    """Follows planned regions, from the first one that is compiled on."""
 
     def __init__(self, mode: CardMode, patches: Patches) -> None:
         self._mode, self._patches = mode, patches

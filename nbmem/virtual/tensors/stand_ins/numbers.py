@@ -50,13 +50,7 @@ def stand_in(dtype: torch.dtype, block: CardMemory | None) -> Any:
 
 
 def unknown(tensor: torch.Tensor, block: CardMemory | None, dtype: torch.dtype) -> torch.Tensor:
-    """Make the CPU's copy of a tensor on a card whose values are unknown.
-
-    Args:
-        tensor: On the card.
-        block: The memory behind it.
-        dtype: The copy's type.
-    """
+    """Make the CPU's copy of a tensor on a card whose values are unknown."""
     with _C._DisableTorchDispatch():
         copy = torch.empty_strided(tensor.size(), dense(tensor), dtype=dtype, device=CPU)
         if block is not None and block.most == 0:
@@ -70,11 +64,6 @@ def unread(view: View, tensor: torch.Tensor, block: CardMemory | None) -> Recipe
     """Return a recipe of a large copy's stand-ins; None: it holds zeros.
 
     The copy is written at its first read.
-
-    Args:
-        view: What the copy is.
-        tensor: On the card.
-        block: The memory behind it.
     """
     sign_and_seed = _sign_of(tensor, block)
     if sign_and_seed is None or (block is not None and block.most == 0):
