@@ -75,6 +75,12 @@ def phase_text(phases):
     return " ".join(f"{p.name}{'' if p.step is None else p.step}" for p in phases)
 
 
+def steps(names, before="", count=2):
+    """Return the text of steps that have these phases each."""
+    each = (f"{name}{n}" for n in range(count) for name in names.split())
+    return " ".join([*before.split(), *each])
+
+
 def assert_in_order(phases):
     flat = [p for p in phases if p.parent is None]
     assert all(p.first <= p.last and p.t0_ns <= p.t1_ns for p in phases)
@@ -87,10 +93,7 @@ def test_the_plain_loop():
         loop.take(is_input=True).take()  # x, then y
         loop.forward().backward().step().around("zero_grad", 0)
     phases = loop.phases()
-    assert phase_text(phases) == (
-        "load input0 forward0 backward0 optimizer0 zero_grad0 "
-        "input1 forward1 backward1 optimizer1 zero_grad1"
-    )
+    assert phase_text(phases) == steps("input forward backward optimizer zero_grad", "load")
     assert_in_order(phases)
     load, first_input, forward, backward = phases[:4]
     assert (load.first, load.last) == (0, 2)
@@ -105,20 +108,14 @@ def test_what_is_only_let_go_of_before_a_backward_is_no_forward():
         loop.take(is_input=True).forward().around("zero_grad", 0)
         loop.event(Action.FREE_REQUESTED, 0, 9)  # the loss of the step before
         loop.backward().step()
-    assert phase_text(loop.phases()) == (
-        "load input0 forward0 zero_grad0 backward0 optimizer0 "
-        "input1 forward1 zero_grad1 backward1 optimizer1"
-    )
+    assert phase_text(loop.phases()) == steps("input forward zero_grad backward optimizer", "load")
 
 
 def test_zero_grad_first_in_the_loop():
     loop = Loop().take(9)
     for _ in range(2):
         loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
-    assert phase_text(loop.phases()) == (
-        "load input0 zero_grad0 forward0 backward0 optimizer0 "
-        "input1 zero_grad1 forward1 backward1 optimizer1"
-    )
+    assert phase_text(loop.phases()) == steps("input zero_grad forward backward optimizer", "load")
 
 
 def test_zero_grad_between_forward_and_backward_keeps_the_loss_in_forward():
@@ -165,10 +162,7 @@ def test_a_step_that_runs_the_whole_pass_in_its_closure():
         loop.forward().around("zero_grad", 0).backward()
         loop.take().hook_event("optimizer", begins=False, key=ADAM)
     phases = loop.phases()
-    assert phase_text(phases) == (
-        "load input0 forward0 zero_grad0 backward0 optimizer0 "
-        "input1 forward1 zero_grad1 backward1 optimizer1"
-    )
+    assert phase_text(phases) == steps("input forward zero_grad backward optimizer", "load")
     assert_in_order(phases)
     assert (phases[5].first, phases[5].last) == (9, 10)
 
@@ -180,11 +174,8 @@ def test_a_step_that_calls_its_closure_twice_is_one_step():
         for _ in range(2):
             loop.take().around("zero_grad", 0).forward().backward()
         loop.hook_event("optimizer", begins=False, key=ADAM)
-    names = "optimizer{0} zero_grad{0} forward{0} backward{0} " * 2 + "optimizer{0} "
-    assert (
-        phase_text(loop.phases()).removeprefix("load ")
-        == (names.format(0) + names.format(1)).strip()
-    )
+    names = "optimizer zero_grad forward backward " * 2 + "optimizer"
+    assert phase_text(loop.phases()).removeprefix("load ") == steps(names)
 
 
 def test_evaluation_behind_every_step_belongs_to_it():
@@ -193,9 +184,8 @@ def test_evaluation_behind_every_step_belongs_to_it():
         loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
         for _ in range(2):
             loop.take(is_input=True).forward(kind="inference")
-    assert phase_text(loop.phases()) == (
-        "input0 forward0 backward0 optimizer0 zero_grad0 input0 inference0 input0 inference0 "
-        "input1 forward1 backward1 optimizer1 zero_grad1 input1 inference1 input1 inference1"
+    assert phase_text(loop.phases()) == steps(
+        "input forward backward optimizer zero_grad input inference input inference"
     )
 
 
@@ -223,10 +213,8 @@ def test_a_loss_of_what_was_only_looked_at_begins_its_step():
         loop.hook_event("backward", begins=False)
         loop.step(SGD)
         loop.forward().around("zero_grad", 0).backward().step()
-    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
-    step = ["input", "inference", "zero_grad", "backward", "optimizer"]
-    step += ["forward", "zero_grad", "backward", "optimizer"]
-    assert phases == [(name, n) for n in range(3) for name in step]
+    step = "input inference zero_grad backward optimizer forward zero_grad backward optimizer"
+    assert phase_text(loop.phases()) == steps(step, "load", count=3)
 
 
 def test_actions_that_are_drawn_before_each_batch_begin_its_step():
@@ -234,9 +222,8 @@ def test_actions_that_are_drawn_before_each_batch_begin_its_step():
     for _ in range(3):
         loop.take(is_input=True).forward(MODEL, "inference")
         loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
-    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
-    step = ["input", "inference", "input", "forward", "backward", "optimizer", "zero_grad"]
-    assert phases == [(name, n) for n in range(3) for name in step]
+    step = "input inference input forward backward optimizer zero_grad"
+    assert phase_text(loop.phases()) == steps(step, "load", count=3)
 
 
 def test_features_that_are_cached_for_a_contrastive_loss_begin_its_step():
@@ -249,9 +236,8 @@ def test_features_that_are_cached_for_a_contrastive_loss_begin_its_step():
         for _ in range(3):
             loop.forward().backward()
         loop.step()
-    phases = [(p.name, p.step) for p in loop.phases() if p.name != "load"]
-    step = [*["input", "inference"] * 3, "zero_grad", *["forward", "backward"] * 3, "optimizer"]
-    assert phases == [(name, n) for n in range(3) for name in step]
+    step = "input inference " * 3 + "zero_grad " + "forward backward " * 3 + "optimizer"
+    assert phase_text(loop.phases()) == steps(step, "load", count=3)
 
 
 def test_what_is_only_let_go_of_before_a_forward_is_no_input():
@@ -266,9 +252,7 @@ def test_inference_alone_counts_its_calls():
     loop = Loop().take(9)
     for _ in range(3):
         loop.take(is_input=True).forward(kind="inference")
-    assert phase_text(loop.phases()) == (
-        "load input0 inference0 input1 inference1 input2 inference2"
-    )
+    assert phase_text(loop.phases()) == steps("input inference", "load", count=3)
 
 
 def test_a_criterion_module_goes_on_with_the_forward():
@@ -307,13 +291,11 @@ def test_a_model_that_is_made_after_its_data_is_loaded():
     for _ in range(2):
         loop.around("zero_grad", 0).forward().backward().step()
     phases = loop.phases()
-    assert phase_text(phases) == (
-        "load zero_grad0 forward0 backward0 optimizer0 zero_grad1 forward1 backward1 optimizer1"
-    )
+    assert phase_text(phases) == steps("zero_grad forward backward optimizer", "load")
     assert places(phases, "load") == [(0, 3)]
 
 
-@pytest.mark.parametrize(("more", "rest"), [(0, ""), (1, "forward{0} ")])
+@pytest.mark.parametrize(("more", "rest"), [(0, ""), (1, "forward ")])
 def test_a_batch_that_is_fetched_behind_the_forward_is_an_input(more, rest):
     loop = Loop().take(is_input=True)
     for _ in range(2):  # nanoGPT's
@@ -322,8 +304,8 @@ def test_a_batch_that_is_fetched_behind_the_forward_is_an_input(more, rest):
             loop.take()  # a second loss
         loop.backward().step().around("zero_grad", 0)
     phases = loop.phases()
-    once = "forward{0} input{0} " + rest + "backward{0} optimizer{0} zero_grad{0} "
-    assert phase_text(phases) == ("input0 " + once.format(0) + once.format(1)).strip()
+    once = f"forward input {rest}backward optimizer zero_grad"
+    assert phase_text(phases) == steps(once, "input0")
     assert_in_order(phases)
     assert places(phases, "input")[1] == (5, 9)
     assert places(phases, "backward")[0] == (9 + more, 12 + more)
@@ -333,9 +315,8 @@ def test_zero_grad_before_the_loop_and_at_its_end_ends_each_step():
     loop = Loop().take(9).around("zero_grad", 0)
     for _ in range(2):
         loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
-    assert phase_text(loop.phases()) == (
-        "load zero_grad0 input0 forward0 backward0 optimizer0 zero_grad0 "
-        "input1 forward1 backward1 optimizer1 zero_grad1"
+    assert phase_text(loop.phases()) == steps(
+        "input forward backward optimizer zero_grad", "load zero_grad0"
     )
 
 
@@ -344,18 +325,17 @@ def test_a_sample_that_is_drawn_behind_a_step_belongs_to_it():
     for _ in range(2):  # DCGAN's
         loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
         loop.take(is_input=True).forward()
-    names = "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} input{0} forward{0} "
-    assert phase_text(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+    assert phase_text(loop.phases()) == steps(
+        "input zero_grad forward backward optimizer input forward", "load"
+    )
 
 
 def test_zero_grad_before_a_loop_that_calls_it_behind_its_forward_is_no_head():
     loop = Loop().take(9).around("zero_grad", 0).take(is_input=True).forward(kind="inference")
     for _ in range(2):  # Lightning's: its trial of the evaluation calls it, too
         loop.take(is_input=True).forward().around("zero_grad", 0).backward().step()
-    names = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
-    assert (
-        phase_text(loop.phases())
-        == ("load zero_grad0 input0 inference0 " + names.format(0) + names.format(1)).strip()
+    assert phase_text(loop.phases()) == steps(
+        "input forward zero_grad backward optimizer", "load zero_grad0 input0 inference0"
     )
 
 
@@ -363,8 +343,9 @@ def test_optimizers_of_models_that_are_made_in_turn_step_once_each():
     loop = Loop()
     for key in (1, 2):
         loop.take(70, is_weight=True).take(is_input=True).forward(key=key).backward().step(key=key)
-    names = "load input{0} forward{0} backward{0} optimizer{0} "
-    assert phase_text(loop.phases()) == (names.format(0) + names.format(1)).strip()
+    assert phase_text(loop.phases()) == (
+        "load input0 forward0 backward0 optimizer0 load input1 forward1 backward1 optimizer1"
+    )
 
 
 def test_an_accuracy_with_gradients_on_belongs_to_the_step_before_it():
@@ -372,11 +353,9 @@ def test_an_accuracy_with_gradients_on_belongs_to_the_step_before_it():
     for _ in range(2):
         loop.take(is_input=True).around("zero_grad", 0).forward().backward().step().forward()
         loop.take(is_input=True).forward().take(is_input=True).forward()  # an evaluation, too
-    names = (
-        "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} forward{0} "
-        "input{0} forward{0} input{0} forward{0} "
+    assert phase_text(loop.phases()) == steps(
+        "input zero_grad forward backward optimizer forward input forward input forward", "load"
     )
-    assert phase_text(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
 
 
 def test_updates_of_an_inner_loop_end_no_step():
@@ -388,9 +367,8 @@ def test_updates_of_an_inner_loop_end_no_step():
             loop.take(70).take(80).hook_event("backward", begins=False)
             loop.take(70).take(80)
         loop.take(is_input=True).forward().backward().step()
-    inner = "forward{0} backward{0} optimizer{0} "
-    once = "zero_grad{0} input{0} " + inner + "input{0} " + inner + "input{0} " + inner
-    assert phase_text(loop.phases()) == ("load " + once.format(0) + once.format(1)).strip()
+    once = "zero_grad " + "input forward backward optimizer " * 3
+    assert phase_text(loop.phases()) == steps(once, "load")
 
 
 def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step():
@@ -398,10 +376,8 @@ def test_zero_grad_behind_the_last_step_but_before_an_evaluation_ends_the_step()
     for _ in range(2):  # transformers.Trainer's
         loop.take(is_input=True).forward().backward().step().around("zero_grad", 0)
     loop.take(is_input=True).forward(kind="inference")
-    names = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
-    assert phase_text(loop.phases()) == (
-        "load zero_grad0 " + names.format(0) + names.format(1) + "input inference"
-    )
+    both = steps("input forward backward optimizer zero_grad", "load zero_grad0")
+    assert phase_text(loop.phases()) == f"{both} input inference"
 
 
 def test_what_looks_between_epochs_and_behind_the_loop_has_no_step():
@@ -425,8 +401,7 @@ def test_an_update_by_hand_is_an_optimizer():
         loop.take(70).take(80).hook_event("backward", begins=False)
         loop.take(70, dies=True).take(80, dies=True)  # lr * p.grad
     phases = loop.phases()
-    names = "input{0} forward{0} backward{0} optimizer{0} "
-    assert phase_text(phases) == ("load " + names.format(0) + names.format(1)).strip()
+    assert phase_text(phases) == steps("input forward backward optimizer", "load")
     assert_in_order(phases)
     assert places(phases, "optimizer") == [(10, 14), (22, 26)]
 
@@ -439,8 +414,7 @@ def test_the_update_of_an_average_belongs_to_the_optimizer_before_it():
         loop.take(70).take(80).hook_event("backward", begins=False)
         loop.step().take(70, dies=True).take(80, dies=True)
     phases = loop.phases()
-    names = "input{0} forward{0} backward{0} optimizer{0} "
-    assert phase_text(phases) == ("load " + names.format(0) + names.format(1)).strip()
+    assert phase_text(phases) == steps("input forward backward optimizer", "load")
     assert places(phases, "optimizer")[0] == (10, 15)
     assert places(phases, "input")[1] == (15, 17)  # with what it was made of
 
@@ -452,8 +426,7 @@ def test_what_is_as_large_as_no_gradient_is_no_update():
         loop.take(4).hook_event("backward", begins=True)
         loop.take(70).take(80).hook_event("backward", begins=False)
         loop.take(4, dies=True)  # an accuracy
-    names = "input{0} forward{0} backward{0} "
-    assert phase_text(loop.phases()) == ("load " + names.format(0) + names.format(1)).strip()
+    assert phase_text(loop.phases()) == steps("input forward backward", "load")
 
 
 def test_a_loop_without_modules_has_forwards():
@@ -469,7 +442,7 @@ def test_a_loop_without_modules_has_forwards():
         loop.hook_event("backward", begins=False)
         loop.take(70, dies=True).take(80, dies=True)
     phases = loop.phases()
-    assert phase_text(phases) == "load forward0 backward0 optimizer0 forward1 backward1 optimizer1"
+    assert phase_text(phases) == steps("forward backward optimizer", "load")
     assert_in_order(phases)
     assert (places(phases, "load"), places(phases, "forward")[0]) == ([(0, 3)], (3, 7))
 
@@ -493,8 +466,7 @@ def test_calls_of_one_pass_that_follow_each_other_are_one_forward():
         for _ in range(3):  # an RNN that is stepped by hand
             loop.forward()
         loop.backward().step()
-    names = "input{0} forward{0} backward{0} optimizer{0} "
-    assert phase_text(loop.phases()) == (names.format(0) + names.format(1)).strip()
+    assert phase_text(loop.phases()) == steps("input forward backward optimizer")
 
 
 def test_a_step_in_a_hook_of_the_engines_lies_inside_its_backward():
@@ -503,9 +475,7 @@ def test_a_step_in_a_hook_of_the_engines_lies_inside_its_backward():
         loop.take(is_input=True).forward().hook_event("backward", begins=True)
         loop.step().around("zero_grad", 0).take(5).hook_event("backward", begins=False)
     phases = loop.phases()
-    assert phase_text([p for p in phases if p.parent is None]) == (
-        "input0 forward0 backward0 input1 forward1 backward1"
-    )
+    assert phase_text([p for p in phases if p.parent is None]) == steps("input forward backward")
     inner = [(p.name, p.parent, p.step) for p in phases if p.parent is not None]
     assert inner == [
         ("optimizer", 2, 0), ("zero_grad", 2, 0), ("optimizer", 5, 1), ("zero_grad", 5, 1)
@@ -517,9 +487,8 @@ def test_the_next_batch_is_not_a_part_of_an_evaluation():
     for _ in range(2):
         loop.take(is_input=True).around("zero_grad", 0).forward().backward().step()
         loop.take(is_input=True).forward(kind="inference")
-    assert phase_text(loop.phases()) == (
-        "input0 zero_grad0 forward0 backward0 optimizer0 input0 inference0 "
-        "input1 zero_grad1 forward1 backward1 optimizer1 input1 inference1"
+    assert phase_text(loop.phases()) == steps(
+        "input zero_grad forward backward optimizer input inference"
     )
 
 
