@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 import nbmem.api.tracing as nbmem
 from nbmem.capture.tensors.sequence_numbers import MAX_SAMPLES, SequenceNumbers, sequence_nr_of
 from nbmem.core.session.categories import Category
+from tests.capture.phase_texts import phase_text, phases_of, steps
 
 SAVED = 4 * 32 * (512 + 512 + 64)
 """What the forward keeps for backward: two hidden layers' results, and log_softmax's."""
@@ -29,16 +30,10 @@ def batch():
     return torch.randn(32, 256), torch.randint(64, (32,))
 
 
-def recorded(loop, *given):
+def recorded(loop):
     with nbmem.trace("loop", namespace={}) as t:
-        loop(*given)
+        loop()
     return t
-
-
-def phase_text(trace):
-    """Return the phases by step as text: `forward0`."""
-    spans = [one for one in trace.session.spans if one.kind == "phase"]
-    return " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in spans)
 
 
 def test_zero_grad_between_loss_and_backward():
@@ -53,8 +48,9 @@ def test_zero_grad_between_loss_and_backward():
             optimizer.step()
 
     trace = recorded(loop)
-    of_step = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0}"
-    assert phase_text(trace) == "load " + " ".join(of_step.format(i) for i in range(3))
+    assert phase_text(phases_of(trace)) == steps(
+        "input forward zero_grad backward optimizer", "load", count=3
+    )
     forwards = [row for row in trace.report().phases if row.name == "forward"]
     held = [row.ledger_at_end[Category.ACTIVATIONS] for row in forwards]
     assert all(SAVED <= one < SAVED + 1024 for one in held), held
@@ -72,8 +68,9 @@ def test_a_loss_behind_zero_grad_is_forward_there():
             loss.backward()
             optimizer.step()
 
-    of_step = "input{0} forward{0} zero_grad{0} forward{0} backward{0} optimizer{0}"
-    assert phase_text(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
+    assert phase_text(phases_of(recorded(loop))) == steps(
+        "input forward zero_grad forward backward optimizer", "load"
+    )
 
 
 def test_equal_steps_have_equal_phases_after_the_time_budget(monkeypatch):
@@ -98,11 +95,11 @@ def test_equal_steps_have_equal_phases_after_the_time_budget(monkeypatch):
 
     trace = recorded(loop)
     assert any("too quick for their graphs" in note for note in trace.session.notes)
-    of_net = "input{0} forward{0} zero_grad{0} forward{0} backward{0} optimizer{0}"
-    of_step = of_net + " forward{0} zero_grad{0} backward{0} optimizer{0}"
-    assert phase_text(trace).endswith(
-        "optimizer0 " + " ".join(of_step.format(i) for i in range(1, 6))
+    of_step = (
+        "input forward zero_grad forward backward optimizer forward zero_grad backward optimizer"
     )
+    later = steps(of_step, count=6).removeprefix(steps(of_step, count=1))
+    assert phase_text(phases_of(trace)).endswith(f"optimizer0{later}")
 
 
 def test_zero_grad_at_the_loops_head():
@@ -116,8 +113,9 @@ def test_zero_grad_at_the_loops_head():
             loss.backward()
             optimizer.step()
 
-    of_step = "zero_grad{0} input{0} forward{0} backward{0} optimizer{0}"
-    assert phase_text(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(3))
+    assert phase_text(phases_of(recorded(loop))) == steps(
+        "zero_grad input forward backward optimizer", "load", count=3
+    )
 
 
 def test_two_optimizers_of_a_gan():
@@ -136,11 +134,9 @@ def test_two_optimizers_of_a_gan():
             loss.backward()
             of_maker.step()
 
-    of_step = (
-        "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
-        "forward{0} zero_grad{0} backward{0} optimizer{0}"
+    assert phase_text(phases_of(recorded(loop))) == steps(
+        "input forward zero_grad backward optimizer forward zero_grad backward optimizer", "load"
     )
-    assert phase_text(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
 
 
 def test_micro_steps_before_a_step():
@@ -157,10 +153,9 @@ def test_micro_steps_before_a_step():
                 loss.backward()
             optimizer.step()
 
-    of_step = (
-        "input{0} forward{0} input{0} forward{0} zero_grad{0} backward{0} backward{0} optimizer{0}"
+    assert phase_text(phases_of(recorded(loop))) == steps(
+        "input forward input forward zero_grad backward backward optimizer", "load"
     )
-    assert phase_text(recorded(loop)) == "load " + " ".join(of_step.format(i) for i in range(2))
 
 
 def test_the_closure_of_an_optimizer():
@@ -178,7 +173,7 @@ def test_the_closure_of_an_optimizer():
         for _ in range(2):
             optimizer.step(closure)
 
-    names = phase_text(recorded(loop))
+    names = phase_text(phases_of(recorded(loop)))
     assert "zero_grad0 forward0" not in names
     assert "zero_grad1 forward1" not in names
     assert "forward0 zero_grad0 backward0" in names

@@ -10,6 +10,7 @@ from nbmem.capture.record.phase_builder import PhaseBuilder
 from nbmem.capture.record.unhooked_intervals import ObservedAllocations, UnhookedIntervals
 from nbmem.core.session.events import Action, Events
 from nbmem.core.session.session import CounterSamples
+from tests.capture.phase_texts import phase_text, steps
 
 MODEL, OTHER, ADAM, SGD = 1, 2, 3, 4
 
@@ -69,16 +70,6 @@ class Loop:
         return PhaseBuilder(events, counter_samples, UnhookedIntervals(events, births)).build(
             self.hook_events
         )
-
-
-def phase_text(phases):
-    return " ".join(f"{p.name}{'' if p.step is None else p.step}" for p in phases)
-
-
-def steps(names, before="", count=2):
-    """Return the text of steps that have these phases each."""
-    each = (f"{name}{n}" for n in range(count) for name in names.split())
-    return " ".join([*before.split(), *each])
 
 
 def assert_in_order(phases):

@@ -15,6 +15,7 @@ from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.record.recording import users_time
 from nbmem.capture.torch_memory.allocator_history import HistoryProbe
 from nbmem.core.session.categories import Category
+from tests.capture.phase_texts import phase_text, steps
 from tests.fake_clock import put_clock
 
 C = Category
@@ -41,10 +42,6 @@ def bytes_of(tensors):
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def phase_text(report):
-    return " ".join(f"{p.name}{'' if p.step is None else p.step}" for p in report.phases)
-
-
 def rows(report, name):
     return [p for p in report.phases if p.name == name]
 
@@ -66,10 +63,7 @@ def test_a_plain_loop_to_the_byte():
             optimizer.step()
             optimizer.zero_grad()
     report = t.report()
-    assert phase_text(report) == (
-        "load input0 forward0 backward0 optimizer0 zero_grad0 "
-        "input1 forward1 backward1 optimizer1 zero_grad1"
-    )
+    assert phase_text(report.phases) == steps("input forward backward optimizer zero_grad", "load")
     weights = bytes_of(model.parameters())
     after_step = rows(report, "optimizer")[0].ledger_at_end
     assert after_step[C.WEIGHTS] == after_step[C.GRADIENTS] == weights
@@ -185,9 +179,8 @@ def test_evaluation_between_steps_is_inference():
             optimizer.zero_grad()
             with torch.no_grad():
                 model(batch()[0])
-    assert phase_text(t.report()) == (
-        "input0 forward0 backward0 optimizer0 zero_grad0 input0 inference0 "
-        "input1 forward1 backward1 optimizer1 zero_grad1 input1 inference1"
+    assert phase_text(t.report().phases) == steps(
+        "input forward backward optimizer zero_grad input inference"
     )
 
 
@@ -208,11 +201,11 @@ def test_an_update_by_hand_that_allocates_nothing_is_an_optimizers(zero_grad_at)
                     p.add_(p.grad, alpha=-0.1)
             if zero_grad_at == "tail":
                 model.zero_grad()
-    once = "input{0} zero_grad{0} forward{0} backward{0} optimizer{0} "
+    once = "input zero_grad forward backward optimizer"
     if zero_grad_at == "tail":
-        once = "input{0} forward{0} backward{0} optimizer{0} zero_grad{0} "
+        once = "input forward backward optimizer zero_grad"
     report = t.report()
-    assert phase_text(report) == "".join(once.format(i) for i in range(3)).strip()
+    assert phase_text(report.phases) == steps(once, count=3)
     assert live == [0, 1, 2]
     (first, *_) = rows(report, "optimizer")
     assert first.peak_allocated == first.allocated_before
@@ -220,15 +213,15 @@ def test_an_update_by_hand_that_allocates_nothing_is_an_optimizers(zero_grad_at)
 
 
 def test_loops_without_an_optimizer_count_as_the_report_does():
-    model, steps = nn.Linear(8, 8).cuda(), []
+    model, counted = nn.Linear(8, 8).cuda(), []
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         hook_events = nbmem.running_recorder().hook_events
         for _ in range(3):
             with torch.no_grad():
                 model(torch.ones(2, 8, device="cuda"))
-            steps.append(hook_events.step_now())
-    assert steps == [p.step for p in trace.report().phases if p.name == "inference"] == [0, 1, 2]
-    steps.clear()
+            counted.append(hook_events.step_now())
+    assert counted == [p.step for p in trace.report().phases if p.name == "inference"] == [0, 1, 2]
+    counted.clear()
     with nbmem.trace("cell", namespace={"model": model}) as trace:
         hook_events = nbmem.running_recorder().hook_events
         for _ in range(3):
@@ -236,8 +229,8 @@ def test_loops_without_an_optimizer_count_as_the_report_does():
             model(torch.ones(2, 8, device="cuda")).sum().backward()
             for p in model.parameters():
                 p.data.add_(p.grad, alpha=-0.1)
-            steps.append(hook_events.step_now())
-    assert steps == [p.step for p in trace.report().phases if p.name == "backward"] == [0, 1, 2]
+            counted.append(hook_events.step_now())
+    assert counted == [p.step for p in trace.report().phases if p.name == "backward"] == [0, 1, 2]
 
 
 def test_gradients_that_are_only_looked_at_update_nothing():
@@ -264,9 +257,8 @@ def test_a_transform_of_the_data_set_is_no_forward():
             optimizer.zero_grad()
             criterion(model(x), y).backward()
             optimizer.step()
-    assert phase_text(t.report()) == (
-        "load input0 zero_grad0 forward0 backward0 optimizer0 "
-        "input1 zero_grad1 forward1 backward1 optimizer1"
+    assert phase_text(t.report().phases) == steps(
+        "input zero_grad forward backward optimizer", "load"
     )
 
 
@@ -286,9 +278,8 @@ def test_what_runs_on_the_host_is_no_phase_of_the_card(chosen):
             optimizer.zero_grad()
             model(x).sum().backward()
             optimizer.step()
-    assert phase_text(t.report()) == (
-        "load input0 zero_grad0 forward0 backward0 optimizer0 "
-        "input1 zero_grad1 forward1 backward1 optimizer1"
+    assert phase_text(t.report().phases) == steps(
+        "input zero_grad forward backward optimizer", "load"
     )
 
 
@@ -306,8 +297,8 @@ def test_the_cards_steps_begin_where_it_is_used():
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-    names = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0} "
-    assert phase_text(t.report()) == ("load " + names.format(0) + names.format(1)).strip()
+    names = "input forward zero_grad backward optimizer"
+    assert phase_text(t.report().phases) == steps(names, "load")
 
 
 def test_checkpointing_shows_as_recompute():
@@ -345,7 +336,7 @@ def test_an_exception_in_the_middle_loses_nothing():
         cell()
     report = t.report()
     assert report.error == "ZeroDivisionError: division by zero"
-    assert phase_text(report).endswith("forward0 backward0")
+    assert phase_text(report.phases).endswith("forward0 backward0")
 
 
 def test_an_exception_inside_a_forward_or_backward_leaves_the_hooks_in_order():
@@ -360,7 +351,7 @@ def test_an_exception_inside_a_forward_or_backward_leaves_the_hooks_in_order():
         with pytest.raises(RuntimeError, match="scalar outputs"):
             model(batch()[0]).backward()
         model(batch()[0]).sum().backward()
-    assert phase_text(t.report()).count("backward") == 1
+    assert phase_text(t.report().phases).count("backward") == 1
     assert not faults(t.report())
 
 

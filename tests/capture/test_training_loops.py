@@ -14,6 +14,7 @@ from nbmem.capture.record.counter_samples import CounterLog
 from nbmem.capture.record.hook_event_log import HookEventLog
 from nbmem.capture.record.program_log import ProgramLog
 from nbmem.capture.record.tensor_labels import TensorLabelLog
+from tests.capture.phase_texts import phase_text, phases_of, steps
 
 STEPS = 2
 pytestmark = pytest.mark.usefixtures("card")
@@ -232,27 +233,23 @@ def by_hooks_of_parameters():
         F.cross_entropy(model(x), y).backward()
 
 
-def steps(names, count=STEPS):
-    return " ".join(f"{name}{step}" for step in range(count) for name in names.split())
-
-
 PROGRAMS = {
-    by_module: "load " + steps("input forward backward optimizer"),
-    by_data: "load " + steps("zero_grad forward backward optimizer"),
-    by_data_in_place: "load " + steps("input forward backward optimizer"),
-    by_looking_at_data: "load " + steps("input forward backward"),
-    by_reading_gradients: "load " + steps("input forward backward"),
-    by_a_function_of_data: "load " + steps("input forward backward optimizer"),
-    by_momentum_of_their_own: "load " + steps("input forward backward optimizer"),
-    by_an_optimizer_of_their_own: "load " + steps("input forward backward optimizer"),
-    by_tensors_alone: "load " + steps("forward backward optimizer"),
-    by_forward_itself: "load " + steps("forward zero_grad backward optimizer"),
-    by_reentrant_checkpoints: "load " + steps("input forward zero_grad forward backward optimizer"),
-    by_a_gan: "load "
-    + steps(
-        "input zero_grad input forward backward optimizer zero_grad forward backward optimizer"
+    by_module: steps("input forward backward optimizer", "load"),
+    by_data: steps("zero_grad forward backward optimizer", "load"),
+    by_data_in_place: steps("input forward backward optimizer", "load"),
+    by_looking_at_data: steps("input forward backward", "load"),
+    by_reading_gradients: steps("input forward backward", "load"),
+    by_a_function_of_data: steps("input forward backward optimizer", "load"),
+    by_momentum_of_their_own: steps("input forward backward optimizer", "load"),
+    by_an_optimizer_of_their_own: steps("input forward backward optimizer", "load"),
+    by_tensors_alone: steps("forward backward optimizer", "load"),
+    by_forward_itself: steps("forward zero_grad backward optimizer", "load"),
+    by_reentrant_checkpoints: steps("input forward zero_grad forward backward optimizer", "load"),
+    by_a_gan: steps(
+        "input zero_grad input forward backward optimizer zero_grad forward backward optimizer",
+        "load",
     ),
-    by_hooks_of_parameters: "load " + steps("input forward backward"),
+    by_hooks_of_parameters: steps("input forward backward", "load"),
 }
 
 
@@ -261,9 +258,8 @@ def test_phases_are_what_a_person_reads(program):
     with nbmem.trace(program.__name__, namespace={}) as t:
         kept = program()
     del kept
-    outer = [s for s in t.session.spans if s.kind == "phase" and s.parent == 0]
-    phases = " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in outer)
-    assert phases == PROGRAMS[program]
+    outer = [s for s in phases_of(t) if s.parent == 0]
+    assert phase_text(outer) == PROGRAMS[program]
     edges = [edge for s in outer for edge in (s.first[0], s.last[0])]
     assert edges == sorted(edges)
     t.report().ledger_at_peak.check()
@@ -272,7 +268,7 @@ def test_phases_are_what_a_person_reads(program):
 def test_a_second_model_has_a_load_and_steps_of_its_own():
     with nbmem.trace("two", namespace={}) as t:
         by_two_alternating_models()
-    phases = [(s.name, s.step) for s in t.session.spans if s.kind == "phase"]
+    phases = [(s.name, s.step) for s in phases_of(t)]
     loop = ("input", "zero_grad", "forward", "backward", "optimizer")
     first, second = ([(name, step) for step in two for name in loop] for two in ((0, 1), (2, 3)))
     assert phases == [("load", None), *first, ("load", None), *second]

@@ -8,6 +8,7 @@ import nbmem.api.tracing as nbmem
 from nbmem import virtual
 from nbmem.capture.record import used_forwards as asked_module
 from nbmem.capture.record.used_forwards import MAX_ROWS, PATIENCE, UsedForwards
+from tests.capture.phase_texts import phase_text, phases_of, steps
 
 
 class Normalize(nn.Module):
@@ -27,11 +28,10 @@ def device(request, monkeypatch):
         yield "cuda"
 
 
-def phase_text(loop):
+def traced_text(loop):
     with nbmem.trace("loop", namespace={}) as t:
         loop()
-    spans = [s for s in t.session.spans if s.kind == "phase"]
-    return " ".join(f"{s.name}{'' if s.step is None else s.step}" for s in spans)
+    return phase_text(phases_of(t))
 
 
 def network(device, last=64):
@@ -46,9 +46,6 @@ def a_step(net, optimizer, device):
     optimizer.step()
 
 
-OF_STEP = "input{0} forward{0} zero_grad{0} backward{0} optimizer{0}"
-
-
 def test_an_evaluation_with_gradients_on_opens_no_step(device):
     def loop():
         net = network(device)
@@ -59,8 +56,9 @@ def test_an_evaluation_with_gradients_on_opens_no_step(device):
             if step == 1:
                 net(held_out)
 
-    evaluated = [OF_STEP.format(0), OF_STEP.format(1), "forward", OF_STEP.format(2)]
-    assert phase_text(loop) == "load " + " ".join(evaluated)
+    first = steps("input forward zero_grad backward optimizer", "load")
+    last = "input2 forward2 zero_grad2 backward2 optimizer2"
+    assert traced_text(loop) == f"{first} forward {last}"
 
 
 def test_what_a_module_makes_of_a_trained_picture_is_no_step(device):
@@ -72,7 +70,7 @@ def test_what_a_module_makes_of_a_trained_picture_is_no_step(device):
         picture = next(net.parameters()).clone()
         Normalize()(picture).clamp_(0, 1)
 
-    last = phase_text(loop).split()[-1]
+    last = traced_text(loop).split()[-1]
     assert last == ("forward" if device == "cuda" else "optimizer1")  # the host tells no transform
 
 
@@ -89,7 +87,7 @@ def test_frozen_features_and_a_generators_picture_open_their_step(device):
             loss.backward()
             optimizer.step()
 
-    phases = phase_text(loop)
+    phases = traced_text(loop)
     assert "input1 forward1 zero_grad1" in phases
     assert "2" not in phases
 
@@ -107,9 +105,8 @@ def test_a_dry_run_leaves_zero_grad_at_the_head_of_its_step(device):
             optimizer.step()
 
     for grad in (True, False):
-        phases = phase_text(lambda grad=grad: loop(grad=grad))
-        steps = " ".join(f"zero_grad{i} forward{i} backward{i} optimizer{i}" for i in (0, 1, 2))
-        assert phases.endswith(steps)
+        phases = traced_text(lambda grad=grad: loop(grad=grad))
+        assert phases.endswith(steps("zero_grad forward backward optimizer", count=3))
 
 
 def test_a_forward_that_fails_belongs_to_its_own_step(device):
@@ -123,7 +120,7 @@ def test_a_forward_that_fails_belongs_to_its_own_step(device):
 
     with pytest.raises(RuntimeError), nbmem.trace("loop", namespace={}) as t:
         loop()
-    assert [s.step for s in t.session.spans if s.kind == "phase"][-1] == 1
+    assert phases_of(t)[-1].step == 1
 
 
 def test_an_error_behind_an_evaluation_begins_no_step(device):
@@ -139,8 +136,8 @@ def test_an_error_behind_an_evaluation_begins_no_step(device):
     with pytest.raises(ModuleNotFoundError), nbmem.trace("loop", namespace={}) as t:
         loop()
     # The last one may have been the first of a step: its backward could still have come.
-    steps = [s.step for s in t.session.spans if s.kind == "phase" and s.name == "forward"]
-    assert steps == [0] * 5 + [1] * 4 + [2]
+    of_forwards = [s.step for s in phases_of(t) if s.name == "forward"]
+    assert of_forwards == [0] * 5 + [1] * 4 + [2]
 
 
 class TestRows:
