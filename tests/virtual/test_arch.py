@@ -1,11 +1,11 @@
 """Effects of a compute capability, listed or not.
 
-torch_requests.json has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
+torch_requests.csv has what torch 2.13.0+cu130 itself asks its allocator for: its C++, CUB's too,
 with the CUDA driver replaced by one that describes a card and runs no kernel. Registers and shared
 memory of the kernels, which CUB asks for, are read from torch's library.
 """
 
-import json
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,13 @@ from nbmem.virtual.cards import CARDS
 from nbmem.virtual.warnings import unlisted
 from tests.virtual.allocation_history import requested_sizes
 
-RECORDED = json.loads(Path(__file__).with_name("torch_requests.json").read_text("utf-8"))
+with Path(__file__).with_name("torch_requests.csv").open(encoding="utf-8") as file:
+    ROWS = {row.pop("call"): row for row in csv.DictReader(file)}
+RECORDED = {
+    card: {call: [int(size) for size in row[card].split()] for call, row in ROWS.items()}
+    for card in next(iter(ROWS.values()))
+}
+"""By card and call, the sizes that it requests."""
 CALLS = {
     "sort": lambda x: x.sort(),
     "unique": torch.unique,

@@ -9,9 +9,10 @@ from torch.nn import functional
 
 from tests.virtual.allocation_history import own_allocations
 
-pytestmark = pytest.mark.skipif(
-    torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"
-)
+pytestmark = [
+    pytest.mark.skipif(torch.__version__ < (2, 13), reason="the figures are those of torch 2.13"),
+    pytest.mark.usefixtures("card"),
+]
 linalg, aten = torch.linalg, torch.ops.aten
 
 
@@ -153,7 +154,6 @@ CALLS = {
 """By what is done: a call, what makes its arguments, and the sizes that it allocates and frees."""
 
 
-@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_takes_what_it_takes_on_a_card(name):
     call, (make, *sizes), expected = CALLS[name]
@@ -203,14 +203,12 @@ FORMULAS = {
 """By what is derived: the function, the size of its argument, and what its gradient takes."""
 
 
-@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_formula_takes_the_cuda_path(name):
     make, size, expected = FORMULAS[name]
     assert learned(make, *size) == expected
 
 
-@pytest.mark.usefixtures("card")
 def test_the_cuda_path_leaves_a_gradient_of_full_size():
     x = torch.ones(5, 5, device="cuda", requires_grad=True)
     x.cumprod(0).sum().backward()
@@ -221,7 +219,6 @@ def test_the_cuda_path_leaves_a_gradient_of_full_size():
     assert torch.cuda.memory_allocated() == held - 512
 
 
-@pytest.mark.usefixtures("card")
 def test_a_gradient_of_a_gradient_keeps_the_formula_of_all_devices():
     x = torch.ones(5, 5, device="cuda", requires_grad=True)
     (gradient,) = torch.autograd.grad(x.prod(), x, create_graph=True)
@@ -229,7 +226,6 @@ def test_a_gradient_of_a_gradient_keeps_the_formula_of_all_devices():
     assert x.grad.shape == x.shape
 
 
-@pytest.mark.usefixtures("card")
 def test_a_target_that_learns_takes_a_second_tensor():
     x, target = (tensor.requires_grad_() for tensor in zeros((5, 5), (5, 5)))
     loss = functional.binary_cross_entropy_with_logits(x, target, reduction="none")
@@ -237,7 +233,6 @@ def test_a_target_that_learns_takes_a_second_tensor():
     assert own_allocations(lambda: loss.backward(ones)) == [100, 100, 100, -100]
 
 
-@pytest.mark.usefixtures("card")
 def test_a_sequence_of_channels_keeps_its_copy_to_the_end():
     """As Mamba's convolution has it, whose input is transposed."""
     x = torch.zeros(2, 20, 16, device="cuda").transpose(1, 2).requires_grad_()
@@ -248,7 +243,6 @@ def test_a_sequence_of_channels_keeps_its_copy_to_the_end():
     assert own_allocations(lambda: y.backward(ones)) == expected
 
 
-@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_transforms_run_in_half_types_as_in_others(dtype):
     x = torch.ones(8, 16, device="cuda", dtype=dtype, requires_grad=True)
@@ -262,13 +256,11 @@ def test_transforms_run_in_half_types_as_in_others(dtype):
     assert torch.fft.ifft(whole, 8).size() == (8, 8)
 
 
-@pytest.mark.usefixtures("card")
 def test_half_types_have_powers_of_two_alone():
     with pytest.raises(RuntimeError, match=r"powers of two .* a signal size of\[12\]"):
         torch.fft.fft(torch.ones(2, 12, device="cuda", dtype=torch.float16))
 
 
-@pytest.mark.usefixtures("card")
 def test_what_cuda_refuses_of_linear_algebra_is_refused():
     (matrix,) = zeros((4, 5))
     with pytest.raises(RuntimeError, match=r"linalg.pinv\(Half\{\[4, 5\]\}\): expected"):
@@ -277,7 +269,6 @@ def test_what_cuda_refuses_of_linear_algebra_is_refused():
         linalg.lstsq(matrix, matrix, driver="gelsd")
 
 
-@pytest.mark.usefixtures("card")
 def test_lists_refuse_to_subtract_bools_as_a_card_does():
     with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
         torch._foreach_sub(zeros((3,)), True)  # noqa: FBT003 - that is the point
@@ -286,7 +277,6 @@ def test_lists_refuse_to_subtract_bools_as_a_card_does():
         torch._foreach_sub(masks, masks)
 
 
-@pytest.mark.usefixtures("card")
 def test_a_kernel_from_a_string_takes_its_results():
     code = "template <typename T> T scaled(T x, T y) { return x * y; }"
     kernel = torch.cuda.jiterator._create_jit_fn(code)
@@ -296,7 +286,6 @@ def test_a_kernel_from_a_string_takes_its_results():
         kernel(torch.zeros(4), arguments[1])
 
 
-@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("has_biases", [True, False])
 def test_a_buffer_of_recurrent_weights_has_room_for_biases(has_biases):
     net = torch.nn.LSTM(8, 6, bias=has_biases).cuda()
@@ -307,7 +296,6 @@ def test_a_buffer_of_recurrent_weights_has_room_for_biases(has_biases):
     assert (768 in found and 576 in found) is not has_biases
 
 
-@pytest.mark.usefixtures("card")
 def test_what_fsdp_calls_by_names_of_its_own_takes_the_same_tables():
     pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_collectives")
     parts, packed = zeros((1000, 300), (50, 30)), torch.zeros(4, 75_390, device="cuda")
