@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
-from nbmem.core.runtime.exceptions import linked_exceptions, set_traceback, traceback_of
+from nbmem.core.runtime.exceptions import exception_chain, set_traceback, traceback_of
 
 _OWN = str(Path(__file__).parent)
 _OPS = "torch._ops"
@@ -62,7 +61,7 @@ def _next_of_program(traceback: TracebackType | None) -> TracebackType | None:
 
 def hide_own(error: BaseException | None) -> None:
     """Remove the virtual card's frames from an error and its causes."""
-    for one in _with_causes(error):
+    for one in exception_chain(error):
         set_traceback(one, without_own(traceback_of(one)))
 
 
@@ -71,7 +70,7 @@ def leave_operator(error: BaseException) -> None:
 
     Frames are removed up to the program's own code.
     """
-    for one in _with_causes(error):
+    for one in exception_chain(error):
         way = traceback_of(one)
         while way is not None and (is_own(way.tb_frame) or _is_torchs(way.tb_frame)):
             way = way.tb_next
@@ -81,20 +80,6 @@ def leave_operator(error: BaseException) -> None:
 def _is_torchs(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.partition(".")[0] == "torch"
-
-
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and all errors linked to it, each once.
-
-    Linked are the cause, the context and a group's members, and theirs.
-    """
-    waiting, seen = [error], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            waiting += linked_exceptions(one)
 
 
 def level_of_user() -> int:

@@ -5,6 +5,7 @@ A user's exception class may override attributes with code of its own. Nothing h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, TypeGuard, TypeVar
 
@@ -42,6 +43,17 @@ def linked_exceptions(err: BaseException) -> tuple[BaseException | None, ...]:
     is_group = is_raised(err, BaseExceptionGroup)
     members = vars(BaseExceptionGroup)["exceptions"].__get__(err) if is_group else ()
     return _KEPT["__cause__"].__get__(err), _KEPT["__context__"].__get__(err), *members
+
+
+def exception_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and all that it links to, each once, nearest first."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop(0)
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += linked_exceptions(one)
 
 
 def message_of(err: BaseException) -> str:

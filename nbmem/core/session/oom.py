@@ -6,11 +6,10 @@ They come from torch's message and from readings while the request failed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbmem.core.runtime.exceptions import is_raised, linked_exceptions, message_of
+from nbmem.core.runtime.exceptions import exception_chain, is_raised, message_of
 from nbmem.core.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -138,18 +137,7 @@ def oom_in(error: BaseException | None) -> BaseException | None:
 
     The chain consists of causes, contexts and the members of groups.
     """
-    return next((found for found in _chain(error) if _is_oom(found)), None)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    waiting, seen = [error], set[int]()
-    while waiting:
-        one = waiting.pop(0)
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += linked_exceptions(one)
+    return next((found for found in exception_chain(error) if _is_oom(found)), None)
 
 
 def _is_oom(error: BaseException) -> bool:
