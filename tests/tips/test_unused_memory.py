@@ -55,28 +55,78 @@ def test_what_a_graph_saves_for_no_backward(report_of):
     report = report_of(WEIGHTED.format(cure=""))
     cured = report_of(WEIGHTED.format(cure=".detach()"))
     (tip,) = of_rule(report)
-    assert "in energy()" in tip.title
+    assert "what energy(), called by anneal() saves" in tip.title
     assert "torch.no_grad()" in tip.title
     saved = report.peak.allocated - cured.peak.allocated
     assert saved == pytest.approx(tip.high, rel=0.01)
     assert of_rule(cured) == []
 
 
+READ_AGAIN = """
+x = torch.zeros(64 << 20, device='cuda')
+y = (x + 1).sum()
+z = x.sum()
+"""
+ARGUMENT = """
+def loss(x):
+    return (x.exp() * 2).sum()
+loss(torch.zeros(64 << 20, device='cuda'))
+"""
+TRAINING = """
+net = nn.Linear(4096, 4096).cuda()
+opt = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    scores = net(torch.zeros(32768, 4096, device='cuda'))
+    scores.square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+BUFFERS = """
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(1024, 1024)
+        self.register_buffer("cache", torch.zeros(32 << 20), persistent=False)
+    def forward(self, x):
+        return self.net({given})
+decoder = Decoder().cuda()
+with torch.no_grad():
+    decoder(torch.zeros(8, 1024, device="cuda"))
+    decoder(torch.zeros(8, 1024, device="cuda"))
+"""
+FAILS = """
+def step():
+    batch = torch.zeros(64 << 20, device="cuda")
+    part = batch.sum()
+    whole = torch.zeros(8 << 20, device="cuda")
+    raise ValueError("before the batch is read again")
+step()
+"""
+
+
 @pytest.mark.parametrize(
-    "code",
-    [
-        # Read again behind the peak.
-        "x = torch.zeros(64 << 20, device='cuda')\ny = (x + 1).sum()\nz = x.sum()",
-        # The arguments of a call live as long as the call.
-        "def loss(x):\n    return (x.exp() * 2).sum()\nloss(torch.zeros(64 << 20, device='cuda'))",
-        # A training's own: nothing is too much.
-        "net = nn.Linear(4096, 4096).cuda()\nopt = torch.optim.Adam(net.parameters())\n"
-        "for _ in range(3):\n    net(torch.zeros(64, 4096, device='cuda')).sum().backward()\n"
-        "    opt.step()\n    opt.zero_grad()",
-    ],
+    "code", [READ_AGAIN, ARGUMENT, TRAINING, BUFFERS.format(given="x + self.cache[:1024]")]
 )
 def test_what_is_used_or_has_to_live_is_not_told(report_of, code):
     assert of_rule(report_of(code)) == []
+
+
+def test_a_buffer_that_no_operator_uses_is_told(report_of):
+    report = report_of(BUFFERS.format(given="x"))
+    (tip,) = of_rule(report)
+    assert tip.title.startswith("No operator uses `decoder.cache`")
+    assert tip.low == 128 * MIB
+
+
+def test_what_lived_when_a_cell_failed_is_not_told():
+    import nbmem.api.tracing as nbmem
+    from nbmem import virtual
+
+    names = {"torch": torch}
+    with virtual.activated("T4"):
+        with pytest.raises(ValueError, match="read again"), nbmem.trace("c", namespace=names) as t:
+            exec(FAILS, names)
+        assert of_rule(t.report()) == []
 
 
 def test_a_kernel_that_is_no_operator_may_read_anything(report_of, gpu_launch):

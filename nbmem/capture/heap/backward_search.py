@@ -18,10 +18,17 @@ from typing import Any
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.heap.reachability import PIECE, ForwardWalk
 from nbmem.capture.interpreter.busy_threads import outwards
-from nbmem.capture.interpreter.object_members import is_a, locals_of, module_namespace, name_of
+from nbmem.capture.interpreter.class_kinds import is_node
+from nbmem.capture.interpreter.object_members import (
+    attributes_of,
+    is_a,
+    locals_of,
+    module_namespace,
+    name_of,
+)
 from nbmem.capture.interpreter.roots import isinstance_of_module
 from nbmem.core.session.holders import Holder, HolderKind
-from nbmem.core.session.tensor_names import LOCAL
+from nbmem.core.session.tensor_names import CONTEXT, LOCAL
 
 BUDGET_S = 0.25
 """Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
@@ -55,6 +62,7 @@ class BackwardSearch:
         self._sources: dict[int, set[int]] = defaultdict(set)
         self._ends: dict[int, Holder] = {}
         self._by_local: dict[int, Holder] = {}
+        self._contexts: dict[int, Holder] = {}
         self._running = _running_frames()
         self._tensors = len(self._members)
         self._ours = {id(unreached), id(self._members)}
@@ -201,6 +209,9 @@ class BackwardSearch:
             runs = id(obj) in self._running
             (self._ends if runs else self._by_local).update(held)
             return runs
+        if is_node(type(obj)):
+            self._contexts.update(dict.fromkeys(hits, self._of_context(obj)))
+            return False
         if self._reach.is_skipped(type(obj)):
             root = name_of(obj if type(obj) is type else type(obj))
             kind = kind if type(obj) is type else HolderKind.UNSEEN
@@ -209,6 +220,14 @@ class BackwardSearch:
             return False
         self._ends.update(dict.fromkeys(hits, holder))
         return True
+
+    def _of_context(self, ctx: Any) -> Holder:
+        """Return the holder of what the `ctx` of a user's autograd function leads to."""
+        function = name_of(type(ctx)).removesuffix("Backward")
+        own = attributes_of(ctx) or {}
+        names = [f"{CONTEXT}.{name}" for name, value in own.items() if id(value) in self._place]
+        path = f"{names[0] if len(names) == 1 else CONTEXT} of {function}"
+        return Holder(HolderKind.UNSEEN, path, path)
 
     def unreferenced_members(self) -> set[int]:
         """Return the members that nothing outside the search refers to.
@@ -233,19 +252,21 @@ class BackwardSearch:
     def label(self, key: int) -> Holder | None:
         """Return the nearest module global or frame that leads to a tensor.
 
-        Without one, the local of a frame that has ended. None if there is none of these.
+        Without one, the local of a frame that has ended, or else the `ctx` of an autograd function,
+        which a graph keeps. None if there is none of these.
         """
         queue, known = deque([key]), {key}
-        local = None
+        local = context = None
         while queue:
             at = queue.popleft()
             if at in self._ends:
                 return self._ends[at]
             local = local or self._by_local.get(at)
+            context = context or self._contexts.get(at)
             fresh = self._sources[at] - known
             known |= fresh
             queue.extend(fresh)
-        return local
+        return local or context
 
     def cycle_of(self, key: int, dead: set[int]) -> str:
         """Describe a tensor's cycle: `a reference cycle through Node.parent`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
 
 PAUSE_S = 0.001
-"""If a walk resumes after a longer pause, other code has run between two pieces."""
+"""If this process has worked longer between two pieces of a walk, other code has run there. Time in
+which other processes had the processor is none of it."""
+_WORKED = CLOCK.monotonic if sys.platform == "win32" else CLOCK.process_time
+"""Windows counts a process's time in steps of 16 ms."""
 _UNEXPLAINED = (HolderKind.CYCLE, HolderKind.UNSEEN)
 _STRIDE = 32
 """Tensors between two points at which the caller may stop the walk."""
@@ -133,9 +137,9 @@ def walk_in_pieces(
     # of a `try` retains its locals. A walk that ended early would then retain what it had found.
     with closing(pieces.one_by_one()) as work:
         for coming in work:
-            left = CLOCK.monotonic()
+            left = _WORKED()
             yield coming
-            look.alone &= CLOCK.monotonic() - left < PAUSE_S
+            look.alone &= _WORKED() - left < PAUSE_S
     return look.result(pieces)
 
 

@@ -34,12 +34,12 @@ class ProgramLog:
     ) -> dict[str, Any]:
         """Return the facts known at the end, as JSON.
 
-        `calls` has one entry for each kind of call, in the order of the first: module, training,
-        grad, autocast, rows, chained, of_inputs, count. `modules` and `optimizers` are those that are still
-        alive, by name. `batches` are the notebook's numbers with a batch size's name. `notebook` is
-        whether IPython ran it. A call of a part of a module counts as a use of the module. A module
-        is `typed` if its name can be typed: not where it begins with a class, for want of a
-        variable.
+        `calls` has one entry for each kind of call, in the order of the first: module,
+        training, grad, autocast, rows, chained, of_inputs, count. `modules` and
+        `optimizers` are those that are still alive, by name. `batches` are the notebook's
+        numbers with a batch size's name. `notebook` is whether IPython ran it. A call of a
+        part of a module counts as a use of the module. A module is `typed` if its name can
+        be typed: not where it begins with a class, for want of a variable.
 
         Args:
             tensor_labels: Finds the live modules and optimizers.

@@ -20,6 +20,7 @@ class Clock(NamedTuple):
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     perf_counter: Callable[[], float] = time.perf_counter
     perf_counter_ns: Callable[[], int] = time.perf_counter_ns
+    process_time: Callable[[], float] = time.process_time
     thread_time: Callable[[], float] = getattr(time, "thread_time", time.perf_counter)
 
 

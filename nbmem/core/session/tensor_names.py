@@ -38,6 +38,8 @@ GRAPH_OF = "the graph of "
 """Prefix for what only the graph of a tensor keeps."""
 LOCAL = "local "
 """Prefix of a variable of a function, a generator or a coroutine; variable_paths.py parses it."""
+CONTEXT = "ctx"
+"""Beginning of the path from an autograd function's context: `ctx.saved of Scale`."""
 LRU_CACHE_OF = "the lru_cache of "
 """Prefix for what functools.lru_cache keeps: the arguments of a function's calls."""
 IN_TRACEBACK = "in the traceback of "
@@ -93,6 +95,11 @@ def with_article(card: str) -> str:
 
 def _escaped(character: re.Match[str]) -> str:
     return character[0].encode("unicode_escape").decode("ascii")
+
+
+def is_context(path: str) -> bool:
+    """Return whether a path leads from the context of an autograd function."""
+    return re.match(rf"{CONTEXT}(\.\w+)? of ", path) is not None
 
 
 def is_graph_name(name: str | None) -> bool:

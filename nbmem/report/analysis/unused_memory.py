@@ -21,7 +21,8 @@ class Unused(NamedTuple):
 
     Attributes:
         rows: The allocations, ascending.
-        since: The position right behind the last use of each.
+        since: The position right behind the last use of each; where it was allocated if nothing
+            has used it.
         in_backward: Whether a backward has used each.
     """
 
@@ -39,4 +40,6 @@ def unused_memory(card_ledger: CardLedger) -> Unused:
     rows = rows_at(card_ledger.allocations, uses.addr, uses.made, card_ledger.events)
     known = np.flatnonzero(rows >= 0)
     order = known[np.argsort(rows[known])]
-    return Unused(rows[order], uses.last[order], uses.in_backward[order] == 1)
+    made = uses.made[order]
+    since = np.where(uses.last[order] == made, made - 1, uses.last[order])
+    return Unused(rows[order], since, uses.in_backward[order] == 1)

@@ -23,7 +23,7 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, HolderKind
-from nbmem.core.session.tensor_names import in_traceback
+from nbmem.core.session.tensor_names import in_traceback, is_context
 from nbmem.report.analysis.graph_holders import GraphHolders, join_by_graph
 from nbmem.report.analysis.growth_candidates import (
     Candidate,
@@ -64,7 +64,8 @@ def check(e: Evidence) -> Findings:
     ways = [way.path for held in e.held_in(rows) for way in held.holders]
     passes = 0 if graphs or any(map(in_traceback, ways)) else passes_kept(e)
     if passes >= FEWEST and e.worth(size):
-        yield _finding(size, passes, names=[], items=[], code=None)
+        contexts = sorted({way for way in ways if is_context(way)})
+        yield _finding(size, passes, names=contexts, items=[None] * len(contexts), code=None)
 
 
 def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.holders import HeldStorage, HolderKind
+from nbmem.core.session.tensor_names import is_context
 from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
@@ -76,12 +77,22 @@ def _outside_of_python(e: Evidence) -> Findings:
         if most >= FEWEST and e.dominates(size, LEAST_OF_PEAK):
             yield RULE.finding(
                 title=f"{place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
-                "a cycle through C++, which gc.collect() does not free",
+                f"a cycle through C++{_context(unseen)}, which gc.collect() does not free",
                 evidence=f"Nothing that Python can see reaches {len(rows)} tensors. A hook of a "
-                "`grad_fn` that refers to the object with the graph closes such a cycle: let it "
-                "hold a `weakref.ref`.",
+                "`grad_fn` that refers to the object with the graph closes such a cycle, and so "
+                "does a `ctx` that keeps what leads to its own result: let it hold a "
+                "`weakref.ref`.",
                 saves=estimated(size - size // most, e.freed_bytes(unseen)),
             )
+
+
+def _context(unseen: Sequence[HeldStorage]) -> str:
+    """Return the `ctx` that leads to most of some storages, for a title; empty without one."""
+    sizes: Counter[str] = Counter()
+    for held in unseen:
+        for path in {holder.path for holder in held.holders if is_context(holder.path)}:
+            sizes[path] += held.size
+    return f" and `{max(sizes, key=sizes.__getitem__)}`" if sizes else ""
 
 
 def _at_peak(e: Evidence, dead: Sequence[HeldStorage]) -> Findings:

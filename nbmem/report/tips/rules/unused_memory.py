@@ -53,6 +53,7 @@ MOST = 0.8
 """Part of the memory that one function has made which a title names."""
 LISTED = 2
 """Variables that a title names; of more it names what has them all."""
+_CALLS = ("forward", "inference")
 PART = 0.1
 """Part of the memory from which a title names a variable."""
 _CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
@@ -97,9 +98,11 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
     """
     ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
     a, category = ledger.allocations, ledger.category[unused.rows]
-    never = unused.since <= a.allocated_at[unused.rows] + 1
+    never = unused.since <= a.allocated_at[unused.rows]
     goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
-    open_end = goes_on & (a.freed[unused.rows] >= ledger.events)
+    # What an error ended would have used what lived then.
+    end = max(ledger.refused.failed, default=ledger.events) if e.session.error else ledger.events
+    open_end = (goes_on | (e.session.error is not None)) & (a.freed[unused.rows] >= end)
     counts = ~open_end & ~np.isin(category, _OF_TRAINING)
     found: dict[_Keeper, list[int]] = defaultdict(list)
     last: dict[tuple[Frame, int], _Keeper] = {}
@@ -117,6 +120,8 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
 def _keeper(e: Evidence, row: int, *, in_backward: bool) -> _Keeper | None:
     """Return what keeps an allocation; None if nothing tells."""
     place = variable_of(e.card_ledger, row)
+    if place is not None and place.path.isidentifier() and _is_result(e, row):
+        return None  # `out = model(x)`: as everybody writes it
     if place is not None:
         container = _CONTAINER.match(place.path)
         return _Keeper("variable", container[0] if container else place.path, place.function)
@@ -130,6 +135,16 @@ def _keeper(e: Evidence, row: int, *, in_backward: bool) -> _Keeper | None:
     return None  # a call's arguments live as long as the call
 
 
+def _is_result(e: Evidence, row: int) -> bool:
+    """Return whether a module's call made an allocation."""
+    line = allocation_lines(e.card_ledger).get(row)
+    if line is None:
+        phase = int(e.card_ledger.born_in[row])
+        return phase >= 0 and e.card_ledger.phases.names[phase] in _CALLS
+    functions = {one.frame.function for one in (*line.lines, *line.callers)}
+    return line.by_module or "forward" in functions
+
+
 def _finding(e: Evidence, keeper: _Keeper, rows: Ints, since: Ints, gain: int) -> Finding:
     a, top = e.card_ledger.allocations, e.report.peak.at.event
     at_peak = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
@@ -138,8 +153,8 @@ def _finding(e: Evidence, keeper: _Keeper, rows: Ints, since: Ints, gain: int) -
     unused = f"no operator uses from {behind.place} on" if behind else "no operator uses any more"
     if keeper.kind == "graph":
         return RULE.finding(
-            title=f"No backward reads what {_common_function(e, rows[at_peak])} saves: {fmt(gain)} less at "
-            "the peak under torch.no_grad()",
+            title=f"No backward reads what {_common_function(e, rows[at_peak])} saves: "
+            f"{fmt(gain)} less at the peak under torch.no_grad()",
             evidence=f"Graphs keep {fmt(size)} of it at the peak that {unused}.",
             saves=simulated(gain),
         )
@@ -147,18 +162,19 @@ def _finding(e: Evidence, keeper: _Keeper, rows: Ints, since: Ints, gain: int) -
         line = allocation_lines(e.card_ledger)[int(rows[np.argmax(a.block[rows])])].lines[0]
         made = f" (`{shorten(line.text)}`)" if line.text else ""
         return RULE.finding(
-            title=f"What {line.place}{line.inside} makes lives on behind its last use: "
-            f"{fmt(gain)} less at the peak without it",
+            title=f"Release what {line.place}{line.inside} makes behind its last use: {fmt(gain)} "
+            "less at the peak",
             evidence=f"{fmt(size)} of it{made} live at the peak that {unused}.",
             saves=simulated(gain),
         )
     names = _names(e, keeper, rows)
     shown = " and ".join(f"`{name}`" for name in names)
     where = f" in {keeper.function}" if keeper.function else ""
-    never = bool((since <= a.allocated_at[rows] + 1).all())
+    never = bool((since <= a.allocated_at[rows]).all())
     return RULE.finding(
-        title=f"{f'No operator uses {shown}' if never else f'{shown} behind the last use'}{where}: "
-        f"{fmt(gain)} less at the peak without",
+        title=f"No operator uses {shown}{where}: {fmt(gain)} less at the peak without"
+        if never
+        else f"Release {shown} behind the last use{where}: {fmt(gain)} less at the peak",
         evidence=f"{fmt(size)} live there at the peak that {unused}.",
         saves=simulated(gain),
         code=f"del {names[0]}   # behind the last use" if names[0].isidentifier() else None,
@@ -181,8 +197,10 @@ def _common_function(e: Evidence, rows: Ints) -> str:
     lines, block = allocation_lines(e.card_ledger), e.card_ledger.allocations.block
     made = [(lines[row], int(block[row])) for row in rows.tolist() if row in lines]
     stacks = [((*line.lines, *line.callers)[::-1], size) for line, size in made]
-    least, inner, depth = MOST * sum(size for _, size in stacks), None, 0
+    least = MOST * sum(size for _, size in stacks)
+    common: list[UserLine] = []
     while True:
+        depth = len(common)
         sizes: Counter[tuple[str, str]] = Counter()
         there = [(stack[depth], stack, size) for stack, size in stacks if len(stack) > depth]
         for line, _, size in there:
@@ -195,10 +213,11 @@ def _common_function(e: Evidence, rows: Ints) -> str:
             for line, stack, size in there
             if (line.frame.file, line.frame.function) == function
         ]
-        inner, depth = stacks[0][0][depth], depth + 1
-    if inner is None:
-        return "a forward"
-    return inner.inside.removeprefix(" in ") or inner.place
+        common.append(stacks[0][0][depth])
+    called = [one.inside.removeprefix(" in ") for one in reversed(common) if one.inside]
+    if called:
+        return ", called by ".join(called[:LISTED])
+    return common[-1].place if common else "a forward"
 
 
 def _line_behind(e: Evidence, position: int) -> UserLine | None:
