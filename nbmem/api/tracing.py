@@ -522,7 +522,7 @@ def _engine(card: VirtualGPU | None) -> str:
 
 
 def _watch_last_uses() -> LastUseReader:
-    """Begin to log when operators use what a virtual card holds; return what ends it."""
+    """Begin to log the uses of a virtual card's memory; return the end of it."""
     from nbmem import virtual
     from nbmem.virtual.hardware.last_uses import LastUseLog
 

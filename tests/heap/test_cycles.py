@@ -214,3 +214,28 @@ def test_a_frame_that_something_keeps_is_no_garbage_and_its_local_is_named():
     ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))
     (holder,) = held.holders
     assert (holder.kind, holder.path) == (HolderKind.FRAME, "local x of ended()")
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, box):
+        ctx.box = box
+        box.append(x * 2)
+        return box[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2, None
+
+
+def test_the_context_of_a_function_names_what_only_a_graph_keeps():
+    """The graph goes on behind the function, so Python's collector does not see the circle."""
+    size = 3 << 20
+    box = []
+    small = torch.zeros(1, device="cuda", requires_grad=True)
+    made = Scale.apply(small.expand(size // 4), box)
+    box.append(made + 1)
+    del box, made, small
+    gc.collect()
+    found = [one for one in walk({}).by_device[0] if one.size == size]
+    assert {holder.path for one in found for holder in one.holders} == {"ctx.box of Scale"}

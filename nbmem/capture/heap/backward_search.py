@@ -222,7 +222,7 @@ class BackwardSearch:
         return True
 
     def _of_context(self, ctx: Any) -> Holder:
-        """Return the holder of what the `ctx` of a user's autograd function leads to."""
+        """Return the holder that the `ctx` of an autograd function is."""
         function = name_of(type(ctx)).removesuffix("Backward")
         own = attributes_of(ctx) or {}
         names = [f"{CONTEXT}.{name}" for name, value in own.items() if id(value) in self._place]

@@ -152,7 +152,7 @@ def _device(
 
 
 def _last_uses(recorder: Recorder, index: int, events: int) -> LastUses | None:
-    """Return what lived on behind its last use, placed among the events of the recording."""
+    """Return the last uses of blocks, placed among the recorded events."""
     if index not in recorder.last_uses:
         return None
     rows = np.array(recorder.last_uses[index], np.int64).reshape(-1, 4)

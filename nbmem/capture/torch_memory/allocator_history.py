@@ -23,7 +23,8 @@ FIRST_ENTRIES = 4_000
 """Entries of a card's history whose stacks are taken in any recording: some steps of a loop. A
 stack takes about a microsecond, so all of them take some milliseconds."""
 VIRTUAL_FIRST_ENTRIES = 40_000
-"""The same on a virtual card, where an operator takes a hundred times as long as a stack."""
+"""Entries of a virtual card's history whose stacks are taken in any recording. An operator takes a
+hundred times as long there as a stack."""
 
 
 class HistoryProbe:

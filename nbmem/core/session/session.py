@@ -208,7 +208,7 @@ class CollectedFrees(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LastUses(Columns):
-    """Blocks of a virtual card that lived on behind the last operator that used them.
+    """Blocks of a virtual card that lived on behind their last use.
 
     Small blocks and blocks from before the recording are left out.
 

@@ -32,7 +32,7 @@ class Unused(NamedTuple):
 
 
 def unused_memory(card_ledger: CardLedger) -> Unused:
-    """Return what lives on behind its last use; empty where uses are not known."""
+    """Return what lives on behind its last use; empty if that is unknown."""
     uses = card_ledger.trace.last_uses
     if uses is None:
         none = np.empty(0, np.int64)

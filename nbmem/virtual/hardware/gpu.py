@@ -186,7 +186,10 @@ class VirtualGPU:
             self._allocator.complete_streams()
 
     def launch_unseen(self) -> None:
-        """Record the launch of a kernel that is no operator: what it uses is not known."""
+        """Record the launch of a kernel that is no operator.
+
+        What it uses is not known.
+        """
         self.launched = True
         if self.last_uses is not None:
             self.last_uses.complete = False

@@ -1,4 +1,4 @@
-"""When operators last used each block of a card's memory.
+"""Log when operators last used each block of a card's memory.
 
 An operator uses the blocks that it reads or writes. Memory that lives on behind its last use serves
 nobody: a variable, a list or a graph keeps it.

@@ -87,7 +87,7 @@ def _outside_of_python(e: Evidence) -> Findings:
 
 
 def _context(unseen: Sequence[HeldStorage]) -> str:
-    """Return the `ctx` that leads to most of some storages, for a title; empty without one."""
+    """Return the `ctx` that leads to most storages, for a title, or ""."""
     sizes: Counter[str] = Counter()
     for held in unseen:
         for path in {holder.path for holder in held.holders if is_context(holder.path)}:

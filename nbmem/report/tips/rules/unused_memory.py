@@ -60,7 +60,7 @@ _CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
 
 
 class _Keeper(NamedTuple):
-    """What keeps unused memory.
+    """The holder of unused memory.
 
     Attributes:
         kind: `variable`, `line` or `graph`.
@@ -193,7 +193,7 @@ def _names(e: Evidence, keeper: _Keeper, rows: Ints) -> list[str]:
 
 
 def _common_function(e: Evidence, rows: Ints) -> str:
-    """Return the innermost function of the user's that made most of some allocations."""
+    """Return the user's innermost function that made most allocations."""
     lines, block = allocation_lines(e.card_ledger), e.card_ledger.allocations.block
     made = [(lines[row], int(block[row])) for row in rows.tolist() if row in lines]
     stacks = [((*line.lines, *line.callers)[::-1], size) for line, size in made]
@@ -221,7 +221,9 @@ def _common_function(e: Evidence, rows: Ints) -> str:
 
 
 def _line_behind(e: Evidence, position: int) -> UserLine | None:
-    """Return the line of the first large allocation from a position on, or None."""
+    """Return the line of the first large allocation from a position on.
+
+    None if there is none."""
     a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
     later = [row for row in lines if a.allocated_at[row] >= position]
     first = min(later, key=lambda row: int(a.allocated_at[row]), default=None)
