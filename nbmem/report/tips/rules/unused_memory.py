@@ -223,7 +223,8 @@ def _common_function(e: Evidence, rows: Ints) -> str:
 def _line_behind(e: Evidence, position: int) -> UserLine | None:
     """Return the line of the first large allocation from a position on.
 
-    None if there is none."""
+    None if there is none.
+    """
     a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
     later = [row for row in lines if a.allocated_at[row] >= position]
     first = min(later, key=lambda row: int(a.allocated_at[row]), default=None)
