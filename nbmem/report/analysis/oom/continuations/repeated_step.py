@@ -86,6 +86,11 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
     if requests.step[last] < 0:  # loading a checkpoint repeats requests, too, but is no step
         return None
     since = last - int(np.searchsorted(requests.step, requests.step[last]))
+    if case.refusal is not None and case.refusal.evaluating:  # a training step is no evaluation
+        trained = np.unique(requests.step[requests.phase == "backward"])
+        requests = requests._replace(
+            step=np.where(np.isin(requests.step, trained), -1, requests.step)
+        )
     for code in (requests.code, np.where(requests.alloc, 0, requests.code)):
         place = _place_before(requests, code, since)
         if place is not None:
