@@ -86,3 +86,38 @@ def test_a_teachers_line_leaves_the_students_gradients_on():
         names = {}
         exec(compile(f"{DISTILLS}\n{first.code}\n{STEPS}", "cell.py", "exec"), names)
         assert all(one.requires_grad for one in names["student"].parameters())
+
+
+TWO_TOWERS = f"""{NET}
+sgd = torch.optim.SGD(lm.parameters())
+for _ in range(2):
+    one, two = (lm(torch.zeros(ROWS, 4096, device="cuda")) for _ in range(2))
+    (one - two).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
+
+
+def test_two_forwards_before_the_first_backward_are_one_step_and_no_growth():
+    found = explained("", TWO_TOWERS.replace("ROWS", "16_000")).remedies
+    assert "grows_each_step" not in [one.rule for one in found]
+    first = next(one for one in found if one.rule == "batch_size")
+    assert first.evidence.endswith("the program runs on.")
+    rows = first.title.partition("about ")[2].partition(" ")[0]
+    with virtual.activated("T4"):
+        exec(compile(TWO_TOWERS.replace("ROWS", rows), "cell.py", "exec"), {})
+
+
+SUMMED = f"""{NET}
+sgd = torch.optim.SGD(lm.parameters())
+total = 0
+for _ in range(10):
+    total = total + lm(torch.zeros(3_000, 4096, device="cuda")).square().mean()
+"""
+
+
+def test_losses_that_wait_for_one_backward_are_not_told_to_be_detached():
+    first = explained(SUMMED, "total.backward()").remedies[0]
+    assert first.rule == "graph_kept"
+    assert first.title.endswith("; call backward() on each pass's loss")
+    assert first.code is None

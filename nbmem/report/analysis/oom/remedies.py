@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import LOCAL, is_graph_name
+from nbmem.core.session.tensor_names import LOCAL, is_graph_name, is_place
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
@@ -19,6 +19,7 @@ from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGrou
 from nbmem.report.analysis.oom.program_changes.combined_changes import combined_changes
 from nbmem.report.analysis.oom.program_changes.evaluation import without_gradients
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
+from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.program_changes.trained_weights import (
@@ -105,7 +106,9 @@ def _growth(trial: Trial) -> Attempts:
     rows = np.unique(np.concatenate([grown, *(trial.held[at].rows for at in whole)]))
     size, noun = trial.bytes_of(rows), trial.noun
     most = trial.held[max(sizes, key=sizes.__getitem__)].held
-    if is_graph_name(most.name):  # a step of several forwards: nothing that can be kept elsewhere
+    if is_graph_name(most.name) or is_place(
+        most.name
+    ):  # a step of several forwards: nothing that can be kept elsewhere
         return
     name = f"`{most.name.removeprefix('local ')}`" if most.name else f"What {most.line} makes"
     outcome = trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested))
@@ -294,6 +297,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     smaller_weights,
     fused_step,
     fused_attention,
+    last_scores,
     loss_parts,
     batch,
     checkpointing,

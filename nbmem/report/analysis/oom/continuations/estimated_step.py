@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.library_calls import is_in_trainer
 from nbmem.report.analysis.oom.continuations.continuation import (
     LIVE,
     NEVER,
@@ -36,6 +37,9 @@ HALF_WAY = 0.5
 """Assumed share of a forward that has run, if the progress is unknown."""
 MIN_PROGRESS = 0.02
 """Share of a forward below which its rest is not estimated from what has run."""
+_ADAM = 2
+"""Numbers that the optimizer of transformers' Trainer keeps for each weight. No name leads to it
+before its first step."""
 MAX_BLOCKS = 1_000
 _MATRIX = re.compile(r"weight \((\d+), (\d+)\)")
 _SHAPE = re.compile(r" \(([\d, ]+)\) (\w+)")
@@ -94,6 +98,9 @@ class _TrainingStep:
         facts = self.ledger.session.facts
         self.optimizers = facts.get("optimizers") or []
         self.models = bool(facts.get("modules"))
+        self.in_trainer = is_in_trainer(case) and not (
+            largest_model(self.ledger.session) or {}
+        ).get("peft")
         self.weights = self._weights()
 
     def continuation(self) -> Continuation:
@@ -218,6 +225,12 @@ class _TrainingStep:
         there = Counter(self.blocks[key].size for key in self._live(Category.OPTIMIZER_STATE))
         for optimizer in self.optimizers:
             for size in state_sizes(optimizer, every=True):
+                if there[size] > 0:
+                    there[size] -= 1
+                else:
+                    self._new(size, Category.OPTIMIZER_STATE)
+        if not self.optimizers and self.in_trainer:
+            for size in [size for size in self.weights for _ in range(_ADAM)]:
                 if there[size] > 0:
                     there[size] -= 1
                 else:

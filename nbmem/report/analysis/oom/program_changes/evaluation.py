@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from nbmem.report.savings import estimated
 if TYPE_CHECKING:
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
+_TRAINS = re.compile("_*(inner_)?(train|fit)")
+"""Functions of trainers, which make their optimizer where no name leads to it."""
 _NEEDED = 2
 """Activations that are there without a graph, too: a layer's input and its output."""
 
@@ -29,7 +32,11 @@ def without_gradients(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     if seen is None or trial.phase != "forward" or not len(rows):
         return
     optimizers = session.facts.get("optimizers") or []
-    untrained = not optimizers and "backward" not in trial.case.card_ledger.phases.names.tolist()
+    untrained = (
+        not optimizers
+        and "backward" not in trial.case.card_ledger.phases.names.tolist()
+        and not any(_TRAINS.match(frame.function) for frame in seen.stack)
+    )
     if not (seen.evaluating or untrained):
         return
     why = (
