@@ -32,7 +32,10 @@ def largest_model(session: Session) -> dict[str, Any] | None:
 
 
 def trained_model(session: Session) -> dict[str, Any] | None:
-    """Return the largest called module in training mode, or else the largest called one."""
+    """Return the largest called module in training mode, or None.
+
+    Where none is in training mode, it is the largest called one.
+    """
     modules = session.facts.get("modules") or []
     found = [m for m in modules if m.get("called") and m.get("training")]
     return max(found, key=lambda m: int(m["bytes"]), default=None) or largest_model(session)

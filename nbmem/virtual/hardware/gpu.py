@@ -285,7 +285,10 @@ class VirtualGPU:
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes, as cudaMemGetInfo reports them; the context may grow on a full card."""
+        """Free bytes, as cudaMemGetInfo reports them.
+
+        The context may grow on a full card: then there are none.
+        """
         return max(self.card.total_bytes - self.taken_outside - self.allocator.reserved, 0)
 
     def note(self, text: str) -> None:

@@ -101,7 +101,10 @@ def _code(trial: Trial, rows: int, size: int) -> str:
 
 
 def _is_of_pairs(trial: Trial) -> bool:
-    """Return whether a trainer of TRL puts a chosen and a rejected text in two rows."""
+    """Return whether a trainer of TRL has two rows for each sample.
+
+    They are of a chosen and of a rejected text.
+    """
     seen = trial.case.refusal
     return seen is not None and any(
         PurePath(frame.file).parts[-3:-1] == _TRL and PurePath(frame.file).name in _OF_PAIRS

@@ -32,8 +32,8 @@ LONG = 1_000
 """Further steps after which growth is no reason to look for more memory."""
 
 
-class Change(NamedTuple):
-    """What a remedy changes at a failed request.
+class TriedChange(NamedTuple):
+    """Changes of one remedy at a failed request.
 
     Attributes:
         freed: Allocations that are not there with it.
@@ -94,9 +94,9 @@ class Trial:
         alone = FutureBlock(0, NEVER, case.size, case.stream, -1, of_batch=True)
         self.then = found or Continuation(blocks=(alone,), period=1, steps=1, estimated=True)
         self.freed: tuple[int, ...] = ()
-        self.change: Change | None = None
+        self.change: TriedChange | None = None
 
-    def after(self, change: Change) -> Self:
+    def after(self, change: TriedChange) -> Self:
         """Return the trial of the same request with one change made."""
         changed = copy(self)
         changed.freed, changed.then, changed.change = change.freed, change.then, None
@@ -149,7 +149,7 @@ class Trial:
             then: What follows it; None for what follows in the recorded program.
         """
         then = then or self.then
-        self.change = Change((*self.freed, *freed), then)
+        self.change = TriedChange((*self.freed, *freed), then)
         end = replay_from_layout(self.case, then, freed=self.change.freed, capacity=capacity)
         return self._outcome(then, end)
 

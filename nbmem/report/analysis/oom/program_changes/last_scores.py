@@ -1,4 +1,4 @@
-"""Try scores of the last position alone, where a generation's prompt failed.
+"""Try scores of the last position alone, where a prompt failed.
 
 A causal language model of transformers scores each position's next word. Whoever reads only the
 last one's says so with `logits_to_keep=1`.
