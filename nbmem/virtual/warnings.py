@@ -134,6 +134,11 @@ LOOP = (
     "for it, the opposite is answered from time to time."
 )
 
+NO_END = (
+    f"Which word ends a text {_UNKNOWN}: generate() writes as many tokens as max_new_tokens or "
+    "max_length allow. On a card it may end sooner, with a smaller KV cache."
+)
+
 
 def limits_of(card: Card) -> list[str]:
     """Return the limits of a card that are known from the start."""

@@ -104,6 +104,69 @@ def test_the_same_loop_elsewhere_is_not_the_trainers():
     assert "eval_accumulation" not in {one.rule for one in remedies(GATHERED)}
 
 
+EVALUATED = """
+import torch
+rows = 64
+model = torch.nn.Linear(4096, 100_000).cuda().eval()
+
+def evaluation_loop():
+    with torch.no_grad():
+        model(torch.zeros(rows, 1024, 4096, device="cuda"))
+
+evaluation_loop()
+"""
+PREFERRED = """
+import torch
+from torch import nn
+model = nn.Sequential(
+    *(nn.Sequential(nn.Linear(4096, 4096), nn.GELU()) for _ in range(20))
+).cuda()
+model(torch.zeros(30_000, 4096, device="cuda")).sum().backward()
+"""
+
+
+def test_an_evaluations_batch_is_the_trainers_own_setting():
+    found = remedies(EVALUATED, "/site-packages/transformers/trainer.py")
+    first = next(one for one in found if one.rule == "batch_size")
+    setting, _, size = first.code.partition("   # ")[0].partition(" = ")
+    assert setting == "per_device_eval_batch_size"
+    smaller = EVALUATED.replace("rows = 64", f"rows = {size}")
+    with virtual.activated("T4"):
+        exec(compile(smaller, "cell.py", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("of_pairs", [True, False])
+def test_a_batch_of_pairs_has_two_rows_for_each_sample(of_pairs):
+    name = "dpo_trainer" if of_pairs else "sft_trainer"
+    found = remedies(PREFERRED, f"/site-packages/trl/trainer/{name}.py")
+    title = next(one.title for one in found if one.rule == "batch_size")
+    assert f", not {15_000 if of_pairs else 30_000} (" in f"{title} ("
+
+
+PROMPT = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+config = LlamaConfig(
+    vocab_size=128256, hidden_size=256, intermediate_size=512, num_hidden_layers=1,
+    num_attention_heads=4,
+)
+lm = LlamaForCausalLM(config).half().cuda()
+ids = torch.zeros(8, 8192, dtype=torch.int64, device="cuda")
+with torch.no_grad():
+    lm(ids{more}).logits[:, -1].argmax(-1)
+"""
+
+
+@of_transformers
+def test_a_prompt_is_told_to_score_the_last_position_alone():
+    first = remedies(PROMPT.format(more=""))[0]
+    assert first.rule == "last_logits"
+    assert first.low == first.high == 8 * 8192 * 128256 * 2
+    argument = first.code.partition("   # ")[0]
+    with virtual.activated("T4"):
+        exec(PROMPT.format(more=f", {argument}"), {"__name__": "__main__"})
+
+
 def test_eight_bits_are_offered_where_they_are_enough():
     found = {one.rule: one for one in remedies(HALF.format(layers=14))}
     weights = 14 * 8192 * 8192

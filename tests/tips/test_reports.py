@@ -16,7 +16,7 @@ CI = (
     "transformers_past_graph",
 )
 """Reports that each run of the tests judges; `long` judges all others, too."""
-REMEDIES = {"held_by_name", "no_grad", "memory_limit", "other_processes"}
+REMEDIES = {"held_by_name", "memory_limit", "other_processes"}
 """Keys of remedies under an out-of-memory error that are no tips."""
 RERUN = "run `python -m tests.tips.reports --table`"
 

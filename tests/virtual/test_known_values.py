@@ -81,6 +81,42 @@ def test_a_loop_over_tokens_ends_where_the_program_says_so(gpu, mode):
             assert bool(unfinished.max() == 0) is (length == 2)
 
 
+ENDS = """
+import torch
+unfinished = torch.ones(2, dtype=torch.int64, device="cuda")
+for length in range(3):
+    last = torch.randn(2, 100, device="cuda").argmax(-1)
+    done = torch.isin(last, torch.tensor([7], device="cuda"))
+    unfinished = unfinished & ~(done | torch.full((2,), length == 2, device="cuda"))
+    if unfinished.max() == 0:
+        break
+"""
+
+
+@pytest.mark.parametrize("place", ["transformers/generation/utils.py", "cell.py"])
+def test_one_note_says_that_no_word_is_assumed_to_end_a_text(gpu, place):
+    names = {}
+    exec(compile(ENDS, f"/site-packages/{place}", "exec"), names)
+    assert names["length"] == 2
+    found = [note for note in gpu.notes if "ends a text" in note]
+    assert len(found) == ("generation" in place)
+
+
+def test_a_known_length_alone_is_no_assumption(gpu):
+    code = ENDS.replace("done | ", "")
+    exec(compile(code, "/site-packages/transformers/generation/utils.py", "exec"), {})
+    assert not any("ends a text" in note for note in gpu.notes)
+
+
+def test_a_context_that_grows_on_a_full_card_leaves_nothing_free(gpu):
+    full = torch.empty((gpu.free_bytes >> 21 << 21) - (1 << 30), dtype=torch.uint8, device="cuda")
+    gpu.library_bytes += 2 << 30
+    assert gpu.free_bytes == torch.cuda.mem_get_info()[0] == 0
+    with pytest.raises(torch.OutOfMemoryError, match="of which 0 bytes is free"):
+        torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+    del full
+
+
 def test_a_loop_that_waits_for_values_ends_and_says_so(gpu):
     """As the rejection sampling of torch.distributions.VonMises."""
     done = torch.zeros(4, dtype=torch.bool, device="cuda")

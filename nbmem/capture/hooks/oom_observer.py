@@ -213,14 +213,22 @@ def _layer_of_call(modules: list[Any], namespace: Mapping[str, Any]) -> str | No
 def _progress(modules: list[Any]) -> float | None:
     """Return the fraction of its layers that the outermost module reached.
 
-    It is correct if the layers are called in their order. None without modules, or if the innermost
-    module is not one of the layers.
+    It is correct if the layers are called in their order. An innermost module with layers of its
+    own, such as an attention, is taken to be half way through them. None without modules, or if it
+    is the outermost one.
     """
     if not modules:
         return None
-    layers = [m for _, m in named_modules(modules[-1]) if next(children_of(m), None) is None]
-    place = next((i for i, layer in enumerate(layers) if layer is modules[0]), None)
-    return None if place is None else (place + 1) / len(layers)
+    layers = [id(m) for m in _layers(modules[-1])]
+    inside = {id(m) for m in _layers(modules[0])}
+    places = [i for i, layer in enumerate(layers) if layer in inside]
+    if not places or len(places) == len(layers) > 1:
+        return None
+    return ((places[0] + places[-1]) / 2 + 1) / len(layers)
+
+
+def _layers(module: Any) -> list[Any]:
+    return [m for _, m in named_modules(module) if next(children_of(m), None) is None]
 
 
 def _layer_of_node(node: Any, namespace: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from nbmem.core.session.tensor_names import with_article
 from nbmem.core.units import MIB, format_bytes
 from nbmem.estimates import world_choice
 from nbmem.estimates.questions import predicted_savings
-from nbmem.virtual.warnings import COMPILE_LATER, is_unplanned
+from nbmem.virtual.warnings import COMPILE_LATER, NO_END, is_unplanned
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.request_sequence import RefusedRequest
@@ -105,6 +105,8 @@ def final_sentences(  # noqa: PLR0913, PLR0917 - what a verdict is made of
             names = [n for n, said in program.names.notes if said == note]
             found.append(f"{', '.join(names)}: {note}.")
         found += [f"{n} was left out: it is {kind}." for n, kind in program.names.left_out]
+    if any(NO_END in p.notes for p in probes):
+        found.append(NO_END)
     return found
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from nbmem.report.analysis.program_names import code_name, is_expression
 
 if TYPE_CHECKING:
+    from nbmem.report.analysis.oom.failed_request import FailedRequest
+
     Thing = Mapping[str, Any]
 
+_TRAINER = ("transformers", "trainer.py")
 PART = 1024
 """Positions of one part of a loss that is computed in parts."""
 _CALLS = {
@@ -101,6 +105,13 @@ def compute_loss_in_parts(model, size={part}):
     model.forward = forward
 
 compute_loss_in_parts({model})   # before its Trainer is made"""
+
+
+def is_in_trainer(case: FailedRequest) -> bool:
+    """Return whether a request failed in transformers' Trainer."""
+    return case.refusal is not None and any(
+        PurePath(frame.file).parts[-2:] == _TRAINER for frame in case.refusal.stack
+    )
 
 
 def _name_in_class(model: Thing, inner: Thing) -> str | None:

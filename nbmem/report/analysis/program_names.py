@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _EXPRESSION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*|\[\d+\]|\['[\w. -]*'\])*")
 
+BODY = "...   # the lines of the evaluation"
+"""Stands in code for lines of the user's."""
 _OF_ANOTHER = re.compile("test|eval|val", re.IGNORECASE)
 """Parts of a batch's name that show that it is not for training."""
 
@@ -27,6 +29,41 @@ def largest_model(session: Session) -> dict[str, Any] | None:
     """
     called = [m for m in session.facts.get("modules") or [] if m.get("called")]
     return max(called, key=lambda m: int(m["bytes"]), default=None)
+
+
+def trained_model(session: Session) -> dict[str, Any] | None:
+    """Return the largest called module in training mode, or None.
+
+    Where none is in training mode, it is the largest called one.
+    """
+    modules = session.facts.get("modules") or []
+    found = [m for m in modules if m.get("called") and m.get("training")]
+    return max(found, key=lambda m: int(m["bytes"]), default=None) or largest_model(session)
+
+
+def evaluated_model(session: Session) -> dict[str, Any] | None:
+    """Return the largest module that was called in eval mode with gradients.
+
+    Where no call was seen so, it is the largest module that was called.
+    """
+    names = {
+        call["module"]
+        for call in session.facts.get("calls") or []
+        if call["grad"] and not call["training"]
+    }
+    modules = [m for m in session.facts.get("modules") or [] if m["name"] in names]
+    found = [m for m in modules if m.get("called")]
+    return max(found, key=lambda m: int(m["bytes"]), default=None) or largest_model(session)
+
+
+def is_beside_training(session: Session, model: Thing) -> bool:
+    """Return whether only other modules than this one are trained.
+
+    They are called in training mode, and this one never: a teacher.
+    """
+    calls = [call for call in session.facts.get("calls") or [] if call["grad"]]
+    trained = {call["module"] for call in calls if call["training"]}
+    return bool(trained) and model["name"] not in trained
 
 
 def largest_fsdp_module(session: Session) -> dict[str, Any] | None:
@@ -78,6 +115,15 @@ def code_name(obj: Thing | None) -> str | None:
     return name if is_expression(name) else None
 
 
+def input_wants_gradient(session: Session) -> bool:
+    """Return whether a gradient of a model's input is computed.
+
+    As for a saliency map or an adversarial example: a graph is needed without a training.
+    """
+    calls = session.facts.get("calls") or ()
+    return any(call["grad"] and call.get("of_inputs") for call in calls)
+
+
 def is_expression(text: str) -> bool:
     """Return whether a text is a plain expression that can stand in code.
 
@@ -116,20 +162,22 @@ def blocks_of(model: Thing | None, path: str) -> str | None:
 # --- lines that both advice and remedies give
 
 
-def no_grad_code(model: str | None) -> str:
-    """Return code that turns gradients off while a model is in eval mode.
+def no_grad_code(model: Thing | None, *, trains: bool) -> str:
+    """Return code that evaluates a model without gradients.
 
-    Without a model's name, the user places the code before the evaluation.
+    The user's own evaluation is the body of its `with` statement.
+
+    Args:
+        model: The facts of the evaluated model, if it is known.
+        trains: Whether the program has an optimizer.
     """
-    if model is None:
-        return (
-            "import torch\n\n"
-            "torch.set_grad_enabled(False)   # before the evaluation; True again behind it"
-        )
-    return (
-        f"import torch\n\ntorch.set_grad_enabled({model}.training)"
-        f"   # behind {model}.eval() and {model}.train()"
-    )
+    name = code_name(model)
+    lines = ["with torch.no_grad():", f"    {BODY}"]
+    if model is not None and name is not None:
+        lines.insert(0, f"{name}.eval()")
+        if trains or model["training"]:
+            lines.append(f"{name}.train()   # before the training goes on")
+    return "\n".join(["import torch", "", *lines])
 
 
 def zero_grad_code(optimizer: str | None) -> str | None:

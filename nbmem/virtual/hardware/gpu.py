@@ -53,8 +53,8 @@ class CardDriver(DownwardDriver):
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the card that are free."""
-        return self._gpu.card.total_bytes - self._gpu.taken_outside - self.used
+        """Bytes of the card that are free; the context may grow on a full card."""
+        return max(self._gpu.card.total_bytes - self._gpu.taken_outside - self.used, 0)
 
     def malloc(self, size: int) -> int | None:
         """Allocate `size` bytes; None if they do not fit."""
@@ -297,8 +297,11 @@ class VirtualGPU:
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes, as cudaMemGetInfo reports them."""
-        return self.card.total_bytes - self.taken_outside - self.allocator.reserved
+        """Free bytes, as cudaMemGetInfo reports them.
+
+        The context may grow on a full card: then there are none.
+        """
+        return max(self.card.total_bytes - self.taken_outside - self.allocator.reserved, 0)
 
     def note(self, text: str) -> None:
         """Record and warn once per activation of a difference to a real card."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from nbmem.virtual.tensors.shapes import dense
 from nbmem.virtual.tensors.stand_ins.numbers import stand_in, unknown, unread
 from nbmem.virtual.tensors.stand_ins.value_signs import set_sign_and_seed
 from nbmem.virtual.tensors.value_bounds import agreed, below_of, learn
-from nbmem.virtual.warnings import LOOP, VALUES
+from nbmem.virtual.warnings import LOOP, NO_END, VALUES
 
 if TYPE_CHECKING:
     from nbmem.virtual.tensors.host.lazy_tensors import LazyTensors
@@ -51,6 +52,8 @@ GOING_ON = 1 << 12
 So often, too, one that no two numbers are equal: each token is compared with the end of a text."""
 FLOATS = 16
 """Floats are followed up to this many elements: scales and averages, not activations."""
+GENERATION = ("transformers", "generation")
+"""Folder of the loops that ask of each token whether it ends a text."""
 MADE_FLOATS = 1 << 14
 """Floats that a factory makes are followed up to this many elements: masks of ones, which
 models test for gaps."""
@@ -298,6 +301,8 @@ class Values:
         `while not done.all()` ends on a card; here it ends when the value changes.
         """
         place = line_outside()
+        if PurePath(place[0].co_filename).parts[-3:-1] == GENERATION:
+            self._note(NO_END)
         checked = healthy_answer(*place)
         if checked is not None:
             return checked

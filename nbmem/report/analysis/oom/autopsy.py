@@ -137,8 +137,9 @@ def _tried(
     if too_large := too_large_note(case) or too_much_trained_note(case):
         return (), (too_large,)
     nothing = (
-        "Nothing that was tried in the simulator would have sufficed by itself: other allocator "
-        "settings, freeing what has a name, a smaller batch, activations computed again."
+        "Nothing that was tried in the simulator would have sufficed: other allocator settings, "
+        "freeing what has a name, a smaller batch, activations computed again, or two or three "
+        "changes of a model together."
     )
     return (), (nothing,)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.library_calls import is_in_trainer
 from nbmem.report.analysis.oom.continuations.continuation import (
     STEP_PHASES,
     grows_with_batch,
 )
-from nbmem.report.analysis.oom.program_changes.trained_weights import is_in_trainer
+from nbmem.report.analysis.oom.program_changes.trainer_evaluation import is_in_evaluation
 from nbmem.report.analysis.program_names import batch_size_code
 from nbmem.report.model import Finding
 from nbmem.report.savings import estimated
@@ -28,6 +30,9 @@ _MARGIN = 0.05
 _LESS, _MORE = 0.75, 1.2
 """Factors from one tried batch to the next, until one fits and a larger one does not."""
 _SHARES = 16
+_TRL = ("trl", "trainer")
+_OF_PAIRS = ("dpo_trainer.py", "reward_trainer.py")
+"""Trainers whose input has two rows for each sample of a batch."""
 _FIRST_DIMENSION = re.compile(r" \((\d+)[,)]")
 """The batch of an input's name: `x (32, 3, 224, 224) float32`."""
 
@@ -58,6 +63,10 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     size = round(share * rows) if rows else math.floor(share * _SHARES)
     if size < 1 or (rows and size >= rows):
         return
+    if rows and _is_of_pairs(trial):
+        rows, size = rows // 2, size // 2
+        if size < 1:
+            return
     smaller = (
         f"a batch of about {size} (lower bound), not {rows}"
         if rows
@@ -81,12 +90,26 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
 
 
 def _code(trial: Trial, rows: int, size: int) -> str:
-    if is_in_trainer(trial):
+    if is_in_evaluation(trial):
+        return f"per_device_eval_batch_size = {size}   # in TrainingArguments"
+    if is_in_trainer(trial.case):
         return (
             f"per_device_train_batch_size = {size}   # in TrainingArguments; as many samples in a "
             "step with gradient_accumulation_steps"
         )
     return batch_size_code(trial.case.card_ledger.session, rows, size)
+
+
+def _is_of_pairs(trial: Trial) -> bool:
+    """Return whether a trainer of TRL has two rows for each sample.
+
+    They are of a chosen and of a rejected text.
+    """
+    seen = trial.case.refusal
+    return seen is not None and any(
+        PurePath(frame.file).parts[-3:-1] == _TRL and PurePath(frame.file).name in _OF_PAIRS
+        for frame in seen.stack
+    )
 
 
 def _try(trial: Trial, share: float) -> Outcome | None:
@@ -137,10 +160,11 @@ def _first_share(trial: Trial) -> float:
 def _batch_size(trial: Trial) -> int | None:
     """Return the first dimension of the largest input, or None.
 
-    None if no input was seen.
+    Of a step of several forwards it may be an earlier one's. None if no input was seen.
     """
     a = trial.case.card_ledger.allocations
     rows = trial.new_rows(Category.INPUTS)
+    rows = rows if len(rows) else trial.rows(Category.INPUTS)
     for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
         match = _FIRST_DIMENSION.search(trial.case.card_ledger.name(row) or "")
         if match:

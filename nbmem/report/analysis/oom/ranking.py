@@ -13,6 +13,9 @@ ANSWERED = {"batch_size", "framework_cache", "preallocated", "traceback_kept"}
 FIRST = ("graph_kept", "no_grad_missing", "grows_each_step", "large_result")
 """Rules of what no other remedy helps against: what has no end, and what no card could hold. A
 graph that no backward goes through costs nothing to leave out."""
+LARGE, OWN_CALLS = "large_result", ("last_logits", "logits", "eager_attention", "combined")
+"""A rule on any large result, and the remedies that make a language model's smaller by its own
+calls."""
 MAX_REMEDIES = 3
 
 
@@ -32,6 +35,7 @@ def with_tips(report: Report, tips: tuple[Finding, ...]) -> Report:
         return replace(report, findings=tips)
     chief = _growth_first(report.ooms[0], tips)
     answered = ANSWERED | {remedy.rule for remedy in chief.remedies}
+    answered |= {LARGE} if _has_own_call(chief) else set()
     others = tuple(tip for tip in tips if tip.rule not in answered)
     return replace(report, ooms=(chief, *report.ooms[1:]), findings=(*chief.remedies, *others))
 
@@ -49,10 +53,16 @@ def _growth_first(chief: OomReport, tips: tuple[Finding, ...]) -> OomReport:
     """
     least = chief.wanted or 0
     growing = [tip for tip in tips if tip.rule in FIRST and tip.high >= least]
+    if _has_own_call(chief):
+        growing = [tip for tip in growing if tip.rule != LARGE]
     tried = {remedy.rule: remedy for remedy in chief.remedies if remedy.rule in FIRST}
     first = [_merged(tip, tried.pop(tip.rule, None)) for tip in growing]
     rest = [remedy for remedy in chief.remedies if remedy.rule not in FIRST or remedy.rule in tried]
     return replace(chief, remedies=(*first, *rest)[:MAX_REMEDIES])
+
+
+def _has_own_call(chief: OomReport) -> bool:
+    return any(remedy.rule in OWN_CALLS for remedy in chief.remedies)
 
 
 def _merged(tip: Finding, tried: Finding | None) -> Finding:

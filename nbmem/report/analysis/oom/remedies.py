@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.core.session.tensor_names import LOCAL, is_graph_name
+from nbmem.core.session.tensor_names import LOCAL, is_graph_name, is_place
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, Continuation, FutureBlock
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGroup
+from nbmem.report.analysis.oom.program_changes.combined_changes import combined_changes
+from nbmem.report.analysis.oom.program_changes.evaluation import without_gradients
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
+from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.program_changes.trained_weights import (
@@ -32,14 +35,12 @@ from nbmem.report.analysis.oom.trial import Outcome, Trial, explained, kept_else
 from nbmem.report.analysis.program_names import (
     code_name,
     is_expression,
-    largest_model,
     largest_optimizer,
-    no_grad_code,
     zero_grad_code,
 )
 from nbmem.report.analysis.what_if import with_conf
 from nbmem.report.model import Command, Finding
-from nbmem.report.savings import estimated, simulated
+from nbmem.report.savings import simulated
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
@@ -59,7 +60,8 @@ def remedies(
 
     They are those with which the program runs on, the least intrusive of them at the head. If there
     are none, they are those with which it runs for some more steps, the most steps first. Where
-    nothing is known of what follows, they serve this request. One with which the simulator runs out
+    no single one is enough, two or three together are tried. Where nothing is known of what
+    follows, they serve this request. One with which the simulator runs out
     again before the next step ends is no remedy.
 
     Args:
@@ -69,7 +71,9 @@ def remedies(
     """
     trial = Trial(case, held, phase)
     found: list[tuple[tuple[int, int], Finding]] = []
-    for attempt in REMEDIES:
+    for attempt in (*REMEDIES, combined_changes):
+        if attempt is combined_changes and (found or not trial.known):
+            break
         for finding, outcome in attempt(trial):
             if outcome is not None and not (trial.known and outcome.kind == "once"):
                 found.append((outcome.place, explained(finding, outcome, trial)))
@@ -102,7 +106,9 @@ def _growth(trial: Trial) -> Attempts:
     rows = np.unique(np.concatenate([grown, *(trial.held[at].rows for at in whole)]))
     size, noun = trial.bytes_of(rows), trial.noun
     most = trial.held[max(sizes, key=sizes.__getitem__)].held
-    if is_graph_name(most.name):  # a step of several forwards: nothing that can be kept elsewhere
+    if is_graph_name(most.name) or is_place(
+        most.name
+    ):  # a step of several forwards: nothing that can be kept elsewhere
         return
     name = f"`{most.name.removeprefix('local ')}`" if most.name else f"What {most.line} makes"
     outcome = trial.now(freed=rows.tolist(), then=kept_elsewhere(then, requested))
@@ -252,28 +258,6 @@ def _zeroed(trial: Trial) -> Continuation:
     return then.changed(change)
 
 
-def _inference(trial: Trial) -> Attempts:
-    seen = trial.case.refusal
-    rows = trial.new_rows(Category.ACTIVATIONS)[:-2]  # a layer's input and output are needed
-    if seen is None or not seen.evaluating or not len(rows):
-        return
-    calls = trial.case.card_ledger.session.facts.get("calls") or ()
-    if any(call["grad"] and call.get("of_inputs") for call in calls):
-        return  # an input wants its gradient
-    size = trial.bytes_of(rows)
-    yield (
-        Finding(
-            rule="no_grad",
-            title=f"Evaluate without gradients: about {format_bytes(size)}",
-            evidence="The model is in eval mode, and its activations are kept for a backward. "
-            "Without them the request is served.",
-            **estimated(size),
-            code=no_grad_code(code_name(largest_model(trial.case.card_ledger.session))),
-        ),
-        trial.now(freed=rows.tolist()),
-    )
-
-
 def _others(trial: Trial) -> Attempts:
     case = trial.case
     others = case.card_ledger.trace.other_processes
@@ -307,12 +291,13 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     _frameworks,
     _names,
     _gradients,
-    _inference,
+    without_gradients,
     _expandable,
     _others,
     smaller_weights,
     fused_step,
     fused_attention,
+    last_scores,
     loss_parts,
     batch,
     checkpointing,

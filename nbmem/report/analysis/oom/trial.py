@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 
 LONG = 1_000
 """Further steps after which growth is no reason to look for more memory."""
+
+
+class TriedChange(NamedTuple):
+    """Changes of one remedy at a failed request.
+
+    Attributes:
+        freed: Allocations that are not there with it.
+        then: What follows the request with it.
+    """
+
+    freed: tuple[int, ...]
+    then: Continuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class Trial:
         phase: The phase in which it was made.
         then: What follows it; after an error that the program caught, the request alone.
         known: Whether more than the request itself is known.
+        freed: Allocations that an earlier change has removed.
+        change: What was tried last from the recorded layout; None before that.
     """
 
     def __init__(
@@ -78,6 +93,14 @@ class Trial:
         self.known = found is not None
         alone = FutureBlock(0, NEVER, case.size, case.stream, -1, of_batch=True)
         self.then = found or Continuation(blocks=(alone,), period=1, steps=1, estimated=True)
+        self.freed: tuple[int, ...] = ()
+        self.change: TriedChange | None = None
+
+    def after(self, change: TriedChange) -> Self:
+        """Return the trial of the same request with one change made."""
+        changed = copy(self)
+        changed.freed, changed.then, changed.change = change.freed, change.then, None
+        return changed
 
     @cached_property
     def rerun(self) -> FailureReplay:
@@ -99,7 +122,8 @@ class Trial:
         """Return the live allocations of some categories, by allocation time."""
         case = self.case
         rows = case.card_ledger.live(case.index)
-        return rows[np.isin(case.card_ledger.category[rows], categories)]
+        wanted = np.isin(case.card_ledger.category[rows], categories) & ~np.isin(rows, self.freed)
+        return rows[wanted]
 
     def new_rows(self, *categories: Category) -> Ints:
         """Return the live allocations of some categories made in this step."""
@@ -125,7 +149,8 @@ class Trial:
             then: What follows it; None for what follows in the recorded program.
         """
         then = then or self.then
-        end = replay_from_layout(self.case, then, freed=freed, capacity=capacity)
+        self.change = TriedChange((*self.freed, *freed), then)
+        end = replay_from_layout(self.case, then, freed=self.change.freed, capacity=capacity)
         return self._outcome(then, end)
 
     def again(
@@ -147,6 +172,9 @@ class Trial:
         if not self.rerun.faithful:
             return None
         then = then or self.then
+        allocated_at = self.case.card_ledger.allocations.allocated_at
+        removed = {int(allocated_at[row]): 1 for row in self.freed if allocated_at[row] >= 0}
+        resized = {**(resized or {}), **removed}
         return self._outcome(then, self.rerun.replay(then, conf=conf, resized=resized))
 
     def _outcome(self, then: Continuation, end: ReplayEnd) -> Outcome | None:

@@ -9,7 +9,8 @@ What it costs
     All activations of every pass: it grows until the card is full.
 Do instead
     Keep `loss.detach()` (no synchronisation) or `loss.item()`; validate under `torch.no_grad()`.
-    Detach a recurrent state before the next forward: `state = state.detach()`.
+    Detach a recurrent state before the next forward: `state = state.detach()`. Where a training
+    has run no backward yet: call it on the loss of each pass, in place of their sum.
 When to ignore it
     You call backward() on the sum of all these passes later.
 """
@@ -55,9 +56,9 @@ def check(e: Evidence) -> Findings:
             yield _finding(
                 freed,
                 _passes(e, holders.carriers[0].rows),
-                names=[_name(e, one) for one in holders.carriers],
-                items=[_item(e, one) for one in holders.carriers],
-                code=_code(e, holders),
+                kept=[(_name(e, one), _item(e, one)) for one in holders.carriers],
+                code=None if _waits(e) else _code(e, holders),
+                waits=_waits(e),
             )
     rows = _activations(e)
     size = int(e.card_ledger.allocations.block[rows].sum())
@@ -65,7 +66,7 @@ def check(e: Evidence) -> Findings:
     passes = 0 if graphs or any(map(in_traceback, ways)) else passes_kept(e)
     if passes >= FEWEST and e.worth(size):
         contexts = sorted({way for way in ways if is_context(way)})
-        yield _finding(size, passes, names=contexts, items=[None] * len(contexts), code=None)
+        yield _finding(size, passes, kept=[(way, None) for way in contexts], code=None)
 
 
 def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:
@@ -78,6 +79,11 @@ def _is_freed(held: HeldStorage, holders: GraphHolders) -> bool:
     return all(
         way.root in (graphs if way.kind is HolderKind.GRAPH else results) for way in held.holders
     )
+
+
+def _waits(e: Evidence) -> bool:
+    """Return whether the first backward of a training may still come."""
+    return bool(e.optimizers) and not e.phases("backward")
 
 
 def _name(e: Evidence, candidate: Candidate) -> str:
@@ -123,18 +129,30 @@ def _detach(e: Evidence, candidate: Candidate) -> str | None:
 
 
 def _finding(
-    freed: int, passes: int, *, names: list[str], items: list[str | None], code: str | None
+    freed: int,
+    passes: int,
+    *,
+    kept: list[tuple[str, str | None]],
+    code: str | None,
+    waits: bool = False,
 ) -> Finding:
-    kept = " and ".join(names) or "Something"
-    known = [f"{item}.detach()" for item in items if item is not None]
-    all_known = known and len(known) == len(names)
+    names = " and ".join(name for name, _ in kept) or "Something"
+    known = [f"{item}.detach()" for _, item in kept if item is not None]
+    all_known = known and len(known) == len(kept)
     instead = " and ".join(known) if all_known else "values from .detach() or .item()"
+    keep, why = f"keep {instead} instead", ""
+    if waits:
+        keep = "call backward() on each pass's loss"
+        why = (
+            " Called on each, it frees the graph of each, and the gradients add up to the same. "
+            f"What is not for training: keep {instead} instead."
+        )
     return RULE.finding(
-        title=f"{kept} {'keep' if len(names) > 1 else 'keeps'} the graphs of {passes} forward "
-        f"passes: {fmt(freed)}; keep {instead} instead",
+        title=f"{names} {'keep' if len(kept) > 1 else 'keeps'} the graphs of {passes} forward "
+        f"passes: {fmt(freed)}; {keep}",
         evidence=f"What {passes} forward passes saved for backward lives at the end, about "
         f"{fmt(freed // passes)} a pass, and no backward has freed it; "
-        f"{f'the graph of {kept}' if names else 'a graph'} keeps it.",
+        f"{f'the graph of {names}' if kept else 'a graph'} keeps it.{why}",
         saves=exact(freed),
         code=code,
     )

@@ -25,7 +25,13 @@ import numpy as np
 
 from nbmem.core.session.categories import Category
 from nbmem.core.session.tensor_names import is_graph_name
-from nbmem.report.analysis.program_names import is_expression, no_grad_code
+from nbmem.report.analysis.program_names import (
+    evaluated_model,
+    input_wants_gradient,
+    is_beside_training,
+    is_expression,
+    no_grad_code,
+)
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.tips.detectors.untrained_modules import loops_with_graph, never_backward
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
@@ -33,6 +39,7 @@ from nbmem.report.tips.rules import graph_kept
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
+    from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
 
 FEWEST = 3
@@ -93,8 +100,8 @@ def _beside_training(e: Evidence) -> Findings:
 def _alone(e: Evidence) -> Findings:
     """Find passes that no backward follows."""
     with_graph = [call for call in e.calls if call["grad"]]
-    if not with_graph or any(call.get("of_inputs") for call in with_graph):
-        return  # None wants a gradient, or an input does.
+    if not with_graph or input_wants_gradient(e.session):
+        return
     evaluated = sum(call["count"] for call in with_graph if not call["training"])
     passes = _passes(e)
     if not passes or not (evaluated or (len(passes) >= FEWEST and not e.phases("backward"))):
@@ -113,14 +120,35 @@ def _alone(e: Evidence) -> Findings:
         where = "while it runs"
     if not e.worth(saves[1]):
         return
-    model = e.model_name()
-    mode = f"{model} was in eval mode" if evaluated else "There was no backward"
+    model = evaluated_model(e.session) if evaluated else e.model()
+    mode = "There was no backward"
+    if evaluated:
+        name = "model" if model is None else str(model["name"])
+        mode = f"{name} was in eval mode"
+        if model is not None and is_beside_training(e.session, model):
+            yield _teacher(name, mode, passes, saves, where)
+            return
     yield RULE.finding(
         title=f"Evaluate under torch.no_grad(): {fmt_range(*saves)} less {where}",
         evidence=f"{mode}, but gradients were on in {_count(passes)}: what was kept there "
         f"for a backward that never came makes up to {fmt(saves[1])} {where}.",
         saves=estimated(*saves),
-        code=no_grad_code(e.model_code() if evaluated else None),
+        code=no_grad_code(model, trains=bool(e.optimizers)),
+    )
+
+
+def _teacher(
+    name: str, mode: str, passes: list[int], saves: tuple[int, int], where: str
+) -> Finding:
+    """Return the tip on a module beside the one that is trained."""
+    return RULE.finding(
+        title=f"`{name}` under torch.no_grad(): {fmt_range(*saves)} less {where}",
+        evidence=f"{mode} beside a model that is trained, but gradients were on in "
+        f"{_count(passes)}. What was kept there makes up to {fmt(saves[1])} {where}.",
+        saves=estimated(*saves),
+        code=f"{name}.requires_grad_(False)   # its weights are not trained: no graph is kept"
+        if is_expression(name)
+        else None,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.report.analysis.library_calls import is_in_trainer
 from nbmem.report.analysis.oom.continuations.continuation import (
     LIVE,
     NEVER,
@@ -27,28 +28,38 @@ from nbmem.report.analysis.oom.continuations.continuation import (
     grows_with_batch,
 )
 from nbmem.report.analysis.optimizer_state import state_sizes
+from nbmem.report.analysis.program_names import largest_model
 
 if TYPE_CHECKING:
     from nbmem.report.analysis.oom.failed_request import FailedRequest
 
 HALF_WAY = 0.5
 """Assumed share of a forward that has run, if the progress is unknown."""
+MIN_PROGRESS = 0.02
+"""Share of a forward below which its rest is not estimated from what has run."""
+_ADAM = 2
+"""Numbers that the optimizer of transformers' Trainer keeps for each weight. No name leads to it
+before its first step."""
 MAX_BLOCKS = 1_000
 _MATRIX = re.compile(r"weight \((\d+), (\d+)\)")
 _SHAPE = re.compile(r" \(([\d, ]+)\) (\w+)")
 
 
 def estimated_step(case: FailedRequest, phase: str | None) -> Continuation | None:
-    """Estimate what follows if it is a training step, or None.
+    """Estimate what follows if it is a step, or None.
 
-    None if the request failed before a forward, outside of a step or in an evaluation.
+    None if the request failed before a forward, outside of a step, or so early in a forward that
+    the rest of it cannot be estimated from what has run. An evaluation in eval mode with gradients
+    is a forward alone.
 
     Args:
         case: The failed request.
         phase: The phase in which it was made.
     """
-    evaluating = case.refusal is not None and case.refusal.evaluating
-    if phase not in ("forward", "backward", "optimizer") or evaluating:
+    seen = case.refusal
+    if phase not in ("forward", "backward", "optimizer"):
+        return None
+    if phase == "forward" and seen is not None and (seen.progress or HALF_WAY) < MIN_PROGRESS:
         return None
     return _TrainingStep(case, phase).continuation()
 
@@ -58,6 +69,7 @@ class _TrainingStep:
 
     def __init__(self, case: FailedRequest, phase: str) -> None:
         self.case, self.phase, self.ledger = case, phase, case.card_ledger
+        self.evaluating = case.refusal is not None and case.refusal.evaluating
         a = self.ledger.allocations
         made = int(np.searchsorted(a.allocated_at, case.index))
         rows = np.arange(made)
@@ -86,6 +98,9 @@ class _TrainingStep:
         facts = self.ledger.session.facts
         self.optimizers = facts.get("optimizers") or []
         self.models = bool(facts.get("modules"))
+        self.in_trainer = is_in_trainer(case) and not (
+            largest_model(self.ledger.session) or {}
+        ).get("peft")
         self.weights = self._weights()
 
     def continuation(self) -> Continuation:
@@ -163,11 +178,15 @@ class _TrainingStep:
         saved = [key for key in of_step if self.blocks[key].saved]
         if self.phase == "forward":
             saved += [failed, *self._forward(sum(self.blocks[k].size for k in saved), len(saved))]
-            self._free(self._live(Category.GRADIENTS) if self.step else ())
-        if self.phase != "optimizer":
+            trains = self.step and not self.evaluating
+            self._free(self._live(Category.GRADIENTS) if trains else ())
+        if self.evaluating:
+            self._free(saved)
+        elif self.phase != "optimizer":
             self._backward(saved)
         self._free([key for key in of_step if self.kinds[key] == Category.TEMPORARIES])
-        self._optimizer()
+        if not self.evaluating:
+            self._optimizer()
 
     def _forward(self, size: int, count: int) -> list[int]:
         """Allocate what the layers still to run save, and the loss."""
@@ -210,6 +229,12 @@ class _TrainingStep:
                     there[size] -= 1
                 else:
                     self._new(size, Category.OPTIMIZER_STATE)
+        if not self.optimizers and self.in_trainer:
+            for size in [size for size in self.weights for _ in range(_ADAM)]:
+                if there[size] > 0:
+                    there[size] -= 1
+                else:
+                    self._new(size, Category.OPTIMIZER_STATE)
         for optimizer in self.optimizers:
             if not optimizer["switches"].get("fused"):
                 sizes = optimizer["parameters"]
@@ -225,13 +250,19 @@ class _TrainingStep:
     def _result_bytes(self) -> int:
         """Return the bytes of a model's result by its last matrix, float32.
 
-        A result has one row for each sample, or for each place of a sequence.
+        A result has one row for each sample, or for each place of a sequence. The layer that
+        scores words may share its matrix with the first layer.
         """
-        widths = [
-            int(match[1])
-            for key in self._live(Category.WEIGHTS)
-            if (match := _MATRIX.search(self.ledger.name(key) or ""))
-        ]
+        head = (largest_model(self.ledger.session) or {}).get("head")
+        widths = (
+            [int(head["words"])]
+            if head
+            else [
+                int(match[1])
+                for key in self._live(Category.WEIGHTS)
+                if (match := _MATRIX.search(self.ledger.name(key) or ""))
+            ]
+        )
         shapes = [
             ([int(size) for size in match[1].replace(",", " ").split()], match[2])
             for row in self.new

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import module_in_any_name
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.block_activations import block_activations
 from nbmem.report.analysis.library_calls import checkpointing_call
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER
-from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, largest_model
+from nbmem.report.analysis.program_names import blocks_of, checkpoint_code, trained_model
 from nbmem.report.model import Finding
 from nbmem.report.savings import estimated
 
 if TYPE_CHECKING:
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.block_activations import BlockActivations
     from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
     from nbmem.report.analysis.oom.trial import Outcome, Trial
@@ -29,30 +31,48 @@ MIN_ACTIVATIONS = 4
 def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield checkpointing, with activations computed again block by block."""
     seen = trial.case.refusal
-    rows = trial.new_rows(Category.ACTIVATIONS)
+    rows = _rows(trial)
+    model = trained_model(trial.case.card_ledger.session)
     if (
-        trial.phase != "forward"
+        trial.phase not in ("forward", "backward")
         or (seen is not None and seen.evaluating)
         or len(rows) < MIN_ACTIVATIONS
     ):
         return
-    model = largest_model(trial.case.card_ledger.session)
     named = None if model is None else block_activations(trial.case.card_ledger, model)
     code = _code(model) if named is None else named.code
     length = math.ceil(math.sqrt(len(rows))) if named is None else _length(named)
     then, freed = _recomputed(trial.then, rows.tolist(), length)
     size = int(trial.case.card_ledger.allocations.block[freed].sum())
+    where = f"blocks of about {length} layers" if named is None else f"each {named.kind}"
     yield (
         Finding(
             rule="checkpointing",
             title=f"Compute activations again in backward: about {format_bytes(size)}",
-            evidence=f"With checkpoints around blocks of about {length} layers the request is "
-            "served; the forward is then computed twice.",
+            evidence=f"With a checkpoint around {where} the request is served; the forward is then "
+            "computed twice.",
             **estimated(size),
             code=code,
         ),
         trial.now(freed=freed, then=then),
     )
+
+
+def _rows(trial: Trial) -> Ints:
+    """Return the step's activations, but for those of modules in eval mode.
+
+    Libraries checkpoint in training mode alone; a teacher's activations wait for no backward.
+    """
+    ledger = trial.case.card_ledger
+    modules = ledger.session.facts.get("modules") or []
+    others = tuple(f"{one['name']}." for one in modules if not one.get("training", True))
+    rows = trial.new_rows(Category.ACTIVATIONS)
+    if not others:
+        return rows
+    places = [module_in_any_name(ledger.name(row) or "") or "" for row in rows.tolist()]
+    own = np.array([not f"{place}.".startswith(others) for place in places], bool)
+    found: Ints = rows[own]
+    return found
 
 
 def _length(named: BlockActivations) -> int:

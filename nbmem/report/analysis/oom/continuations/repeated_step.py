@@ -85,12 +85,29 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
     last = len(requests.row) - 1
     if requests.step[last] < 0:  # loading a checkpoint repeats requests, too, but is no step
         return None
+    if _waits_for_backward(case, requests):
+        return None
     since = last - int(np.searchsorted(requests.step, requests.step[last]))
+    if case.refusal is not None and case.refusal.evaluating:  # a training step is no evaluation
+        trained = np.unique(requests.step[requests.phase == "backward"])
+        requests = requests._replace(
+            step=np.where(np.isin(requests.step, trained), -1, requests.step)
+        )
     for code in (requests.code, np.where(requests.alloc, 0, requests.code)):
         place = _place_before(requests, code, since)
         if place is not None:
             return continued(case, requests, place, since)
     return None
+
+
+def _waits_for_backward(case: FailedRequest, requests: Requests) -> bool:
+    """Return whether a training's first backward has not come yet.
+
+    Then the forwards before belong to one step: what they have saved does not grow with each.
+    """
+    if requests.phase[-1] != "forward" or (requests.phase == "backward").any():
+        return False
+    return bool(case.card_ledger.session.facts.get("optimizers"))
 
 
 def requests_before(case: FailedRequest) -> Requests:

@@ -36,13 +36,14 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         return
     live = np.intersect1d(found.rows, trial.rows(*Category))
     kept = trial.new_rows(Category.ACTIVATIONS)
-    size, saved = trial.bytes_of(live), max(trial.bytes_of(kept), 1)
-    rest = 1 - min(trial.bytes_of(np.intersect1d(live, kept)) / saved, 1.0)
+    size, failed = trial.bytes_of(live), trial.case.size if failing else 0
+    saved = max(trial.bytes_of(kept) + failed, 1)
+    rest = 1 - min((trial.bytes_of(np.intersect1d(live, kept)) + failed) / saved, 1.0)
     rows, removed = {*found.rows.tolist()}, {*live.tolist()}
     block_sizes = {int(trial.case.card_ledger.allocations.requested[row]) for row in rows}
     if failing:
-        block_sizes.add(trial.case.size)
-        size += trial.case.size
+        block_sizes.add(failed)
+        size += failed
 
     def change(block: FutureBlock) -> FutureBlock | None:
         if block.requested_at == LIVE:
@@ -58,7 +59,7 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     yield (
         Finding(
             rule="eager_attention",
-            title=f"Fused attention: about {format_bytes(size)} less",
+            title=f"Use fused attention: about {format_bytes(size)} less",
             evidence=f"{found.why} writes scores of {_pairs(found.positions)} for each head; a "
             "fused kernel writes none.",
             **estimated(size),

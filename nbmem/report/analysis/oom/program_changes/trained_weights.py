@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.categories import Category
 from nbmem.core.units import format_bytes
-from nbmem.report.analysis.library_calls import library_model, name_of_library_model
+from nbmem.report.analysis.library_calls import (
+    is_in_trainer,
+    library_model,
+    name_of_library_model,
+)
 from nbmem.report.analysis.oom.continuations.continuation import LIVE, NEVER, FutureBlock
 from nbmem.report.analysis.optimizer_state import COPIES, can_be_fused, fused_code
 from nbmem.report.analysis.program_names import code_name, largest_model, largest_optimizer
@@ -29,7 +32,6 @@ _MIN_EIGHT_BIT = 4096
 """Elements of a weight below which bitsandbytes keeps 32 bits."""
 _ADAPTERS = 0.02
 """Part of the weights that adapters have at most, at the usual ranks."""
-_TRAINER = ("transformers", "trainer.py")
 _OF_TRAINED = (Category.GRADIENTS, Category.OPTIMIZER_STATE)
 _STEPS = ("forward", "backward", "optimizer")
 
@@ -156,14 +158,6 @@ def too_much_trained_note(case: FailedRequest) -> str | None:
     )
 
 
-def is_in_trainer(trial: Trial) -> bool:
-    """Return whether the request failed in transformers' Trainer."""
-    refusal = trial.case.refusal
-    return refusal is not None and any(
-        PurePath(frame.file).parts[-2:] == _TRAINER for frame in refusal.stack
-    )
-
-
 def _adam(trial: Trial) -> dict[str, Any] | None:
     """Return the largest optimizer if an Adam of torch trains, or None."""
     seen = trial.case.refusal
@@ -196,7 +190,7 @@ def _is_of_step(block: FutureBlock) -> bool:
 
 
 def _eight_bit_code(trial: Trial, optimizer: dict[str, Any]) -> str | None:
-    if is_in_trainer(trial):
+    if is_in_trainer(trial.case):
         return 'optim = "adamw_8bit"   # in TrainingArguments; pip install bitsandbytes'
     name = code_name(optimizer)
     if name is None:
