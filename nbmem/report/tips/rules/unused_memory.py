@@ -33,7 +33,7 @@ from nbmem.report.analysis.unused_memory import unused_memory
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from nbmem.core.arrays import Ints
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Frame
     from nbmem.report.analysis.unused_memory import Unused
     from nbmem.report.model import Finding
@@ -51,6 +51,8 @@ _OF_TRAINING = (
 """What other rules tell of, or the training itself releases."""
 MOST = 0.8
 """Part of the memory that one function has made which a title names."""
+MUCH = 0.25
+"""Part of the peak from which unused memory is looked at."""
 LISTED = 2
 """Variables that a title names; of more it names what has them all."""
 _CALLS = ("forward", "inference")
@@ -80,12 +82,13 @@ def check(e: Evidence) -> Findings:
     """Find the holder of unused memory without which the peak is lowest."""
     unused, a = unused_memory(e.card_ledger), e.card_ledger.allocations
     best: tuple[int, _Keeper, Ints] | None = None
-    for keeper, places in _by_keeper(e, unused).items():
+    for keeper, indices in _by_keeper(e, unused).items():
+        places = np.array(indices, np.int64)
         rows = unused.rows[places]
         if e.worth(int(a.block[rows].sum())):
             gain = e.peak_saving(rows, unused.since[places])
             if best is None or gain > best[0]:
-                best = gain, keeper, np.array(places, np.int64)
+                best = gain, keeper, places
     if best is not None and e.is_needless(best[0]):
         gain, keeper, places = best
         yield _finding(e, keeper, unused.rows[places], unused.since[places], gain)
@@ -103,17 +106,33 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
     # What an error ended would have used what lived then.
     end = max(ledger.refused.failed, default=ledger.events) if e.session.error else ledger.events
     open_end = (goes_on | (e.session.error is not None)) & (a.freed[unused.rows] >= end)
-    counts = ~open_end & ~np.isin(category, _OF_TRAINING)
+    counts = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
     found: dict[_Keeper, list[int]] = defaultdict(list)
     last: dict[tuple[Frame, int], _Keeper] = {}
+    known: dict[tuple[object, ...], _Keeper | None] = {}
     for at in np.flatnonzero(counts)[::-1].tolist():
-        row = int(unused.rows[at])
-        keeper = _keeper(e, row, in_backward=bool(unused.in_backward[at]))
+        row, back = int(unused.rows[at]), bool(unused.in_backward[at])
+        alike = ledger.names[row], category[at], ledger.born_in[row], lines.get(row), back
+        if alike not in known:
+            known[alike] = _keeper(e, row, in_backward=back)
+        keeper = known[alike]
         if keeper is not None and row in lines:
             kind = lines[row].lines[0].frame, int(a.requested[row])
             keeper = last.setdefault(kind, keeper)
         if keeper is not None:
             found[keeper].append(at)
+    return found
+
+
+def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
+    """Return a mask of what is unused where much is allocated.
+
+    The rest hardly lowers the peak: what is released there must not be more than remains.
+    """
+    curve = e.card_ledger.allocated
+    high = np.append(0, np.cumsum(curve >= MUCH * curve.max()))
+    until = e.card_ledger.allocations.freed[unused.rows]
+    found: Mask = high[np.minimum(until, len(curve) - 1) + 1] > high[np.maximum(unused.since, 0)]
     return found
 
 
