@@ -68,3 +68,20 @@ def test_no_pair_is_tried_where_one_change_is_enough():
     found = explained(MODEL.format(layers=4), STEPS).remedies
     assert "logits" in {one.rule for one in found}
     assert "combined" not in {one.rule for one in found}
+
+
+def test_scores_and_the_loss_are_in_no_checkpointed_block():
+    """Checkpoints around the layers leave the result, and what is larger than in any layer."""
+    from nbmem.report.analysis.oom.continuations.continuation import Continuation, FutureBlock
+    from nbmem.report.analysis.oom.continuations.recomputation import _recomputed
+
+    sizes = (8, 8, 8, 8, 8, 64, 8)  # the last but one: scores; the last: behind the layers
+    blocks = tuple(
+        FutureBlock(at, 20 - at, size, 0, -1, saved=True, behind=at == 6)
+        for at, size in enumerate(sizes)
+    )
+    then, freed = _recomputed(Continuation(blocks=blocks, period=20, steps=1), [], 3, 8)
+    kept = [one for one in then.blocks if one.freed_at == 20 - one.requested_at]
+    assert freed == []
+    assert [one.size for one in kept if one.requested_at in (5, 6)] == [64, 8]
+    assert len(then.blocks) > len(blocks), "others are computed again"

@@ -55,6 +55,7 @@ from nbmem.report.tips.rules import (
     unused_gradients,
     unused_memory,
     workspace,
+    written_out_activation,
     zero_bucket,
 )
 
@@ -85,6 +86,7 @@ RULES: tuple[Rule, ...] = (
     checkpointing_off.RULE,
     checkpointing.RULE,
     inplace_activations.RULE,
+    written_out_activation.RULE,
     optimizer_state.RULE,
     first_step.RULE,
     second_step_peak.RULE,

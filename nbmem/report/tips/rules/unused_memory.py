@@ -194,7 +194,8 @@ def _finding(e: Evidence, keeper: _Keeper, rows: Ints, since: Ints, gain: int) -
         title=f"No operator uses {shown}{where}: {fmt(gain)} less at the peak without"
         if never
         else f"Release {shown} behind the last use{where}: {fmt(gain)} less at the peak",
-        evidence=f"{fmt(size)} live there at the peak that {unused}.",
+        evidence=f"{'They hold' if len(names) > 1 else 'It holds'} {fmt(size)} at the peak that "
+        f"{unused}.",
         saves=simulated(gain),
         code=f"del {names[0]}   # behind the last use" if names[0].isidentifier() else None,
     )

@@ -48,6 +48,7 @@ class FutureBlock(NamedTuple):
         of_batch: Whether its size is in proportion to the batch.
         step: Number of its step; 0 is the failing one.
         kind: Its category, if that is known.
+        behind: Whether it lies behind the model's layers: its result, the loss and their gradients.
     """
 
     requested_at: float
@@ -59,6 +60,7 @@ class FutureBlock(NamedTuple):
     of_batch: bool = False
     step: int = 0
     kind: Category | None = None
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,12 +131,9 @@ class _TrainingStep:
             self.blocks[self.count] = self.blocks[self.count]._replace(kind=kind)
         return self.count
 
-    def _new(self, size: int, kind: Category, *, saved: bool = False) -> int:
-        of_batch = kind in WITH_BATCH
-        stream = self.case.stream
-        return self._alloc(
-            FutureBlock(0, NEVER, size, stream, -1, saved=saved, of_batch=of_batch), kind
-        )
+    def _new(self, size: int, kind: Category, *, saved: bool = False, behind: bool = False) -> int:
+        like = FutureBlock(0, NEVER, size, self.case.stream, -1, saved=saved, behind=behind)
+        return self._alloc(like._replace(of_batch=kind in WITH_BATCH), kind)
 
     def _free(self, keys: Iterable[int]) -> None:
         for key in keys:
@@ -200,7 +197,9 @@ class _TrainingStep:
         each = int((size + self.case.size) * left / max(1, count))
         made = [self._new(each, Category.ACTIVATIONS, saved=True) for _ in range(count)]
         size, loss = self._result_bytes(), 1 + (left > 0)  # the result, and the loss's own copy
-        return made + [self._new(size, Category.ACTIVATIONS, saved=True) for _ in range(loss)]
+        return made + [
+            self._new(size, Category.ACTIVATIONS, saved=True, behind=True) for _ in range(loss)
+        ]
 
     def _backward(self, saved: list[int]) -> None:
         """Free activations in reverse order, and make gradients."""
@@ -209,8 +208,8 @@ class _TrainingStep:
         sizes = [size for size in reversed(self.weights) for _ in range(wanted.pop(size, 0))]
         before = self._live(Category.OUTPUT_GRADIENTS)
         for number, key in enumerate(reversed(saved), 1):
-            size = self.blocks[key].size
-            own = [self._new(size, Category.OUTPUT_GRADIENTS) for _ in range(2)]
+            size, behind = self.blocks[key].size, self.blocks[key].behind
+            own = [self._new(size, Category.OUTPUT_GRADIENTS, behind=behind) for _ in range(2)]
             self._free([own[0], *before])
             before = own[1:]
             while sizes and len(sizes) * len(saved) > len(self.weights) * (len(saved) - number):

@@ -42,8 +42,10 @@ def checkpointing(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     named = None if model is None else block_activations(trial.case.card_ledger, model)
     code = _code(model) if named is None else named.code
     length = math.ceil(math.sqrt(len(rows))) if named is None else _length(named)
-    then, freed = _recomputed(trial.then, rows.tolist(), length)
-    size = int(trial.case.card_ledger.allocations.block[freed].sum())
+    a = trial.case.card_ledger.allocations
+    largest = NEVER if named is None else int(a.requested[named.rows].max())
+    then, freed = _recomputed(trial.then, rows.tolist(), length, largest)
+    size = int(a.block[freed].sum())
     where = f"blocks of about {length} layers" if named is None else f"each {named.kind}"
     yield (
         Finding(
@@ -80,7 +82,9 @@ def _length(named: BlockActivations) -> int:
     return max(2, math.ceil(float(np.median([len(rows) for rows in named.blocks]))))
 
 
-def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Continuation, list[int]]:
+def _recomputed(
+    then: Continuation, rows: list[int], length: int, largest: float
+) -> tuple[Continuation, list[int]]:
     """Return what follows with checkpoints, and what is free already.
 
     Of a step's activations, blocks of some length keep their first one. The others are freed two
@@ -90,6 +94,8 @@ def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Conti
         then: What follows without checkpoints.
         rows: The live activations of the failing step.
         length: Activations of one block.
+        largest: Bytes of the largest activation in a block: larger ones are outside of the blocks,
+            as a language model's scores are.
     """
     live = {*rows}
     steps: dict[int, list[int]] = {}
@@ -105,6 +111,8 @@ def _recomputed(then: Continuation, rows: list[int], length: int) -> tuple[Conti
             back = min(then.blocks[at].freed_at for at in members)
             for number, at in enumerate(members[1:], first + 1):
                 block = then.blocks[at]
+                if block.size > largest or block.behind:
+                    continue
                 later = of_step[number + 2 : number + 3]
                 freed_at = then.blocks[later[0]].requested_at + 0.25 if later else back
                 if freed_at >= block.freed_at or back <= block.requested_at:

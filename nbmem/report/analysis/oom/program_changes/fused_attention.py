@@ -50,7 +50,7 @@ def fused_attention(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             return None if block.row in removed else block
         if block.row in rows or block.size in block_sizes:
             return block._replace(size=1)
-        if block.row < 0 and block.of_batch:
+        if block.row < 0 and block.of_batch and not block.behind:
             return block._replace(size=max(1, int(block.size * rest)))
         return block
 
