@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from nbmem.capture.heap import walk
+from nbmem.capture.heap import backward_search, walk
 from nbmem.capture.heap.cycles import closing_reference
 from nbmem.core.session.holders import HolderKind
 
@@ -228,8 +228,9 @@ class Scale(torch.autograd.Function):
         return gradient * 2, None
 
 
-def test_the_context_of_a_function_names_what_only_a_graph_keeps():
+def test_the_context_of_a_function_names_what_only_a_graph_keeps(monkeypatch):
     """The graph goes on behind the function, so Python's collector does not see the circle."""
+    monkeypatch.setattr(backward_search, "BUDGET_S", 60.0)
     size = 3 << 20
     box = []
     small = torch.zeros(1, device="cuda", requires_grad=True)

@@ -20,6 +20,8 @@ from tests.tips import (
     test_predictions,
     test_sharded,
     test_streams,
+    test_unused_memory,
+    test_written_out_activation,
 )
 from tests.tips.programs import FREEING, MODEL, REWRITING
 
@@ -187,6 +189,10 @@ del node
     "kept_after_use": NearMiss(
         code="x = torch.zeros(8 << 20, device='cuda')\ny = x * 2\nz = y * x"
     ),
+    "unused_memory": NearMiss(code=test_unused_memory.READ_AGAIN),
+    "written_out_activation": NearMiss(
+        code=test_written_out_activation.NET.format(formula="x[:, :512].repeat(1, 2).sigmoid() * x")
+    ),
     "attributes_not_moved": NearMiss(
         code=test_attributes_not_moved.EMPTIED, before=test_attributes_not_moved.CACHING
     ),
@@ -258,6 +264,10 @@ SPOKEN = {
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
     ),
     "kept_after_use": test_kept_after_use.test_the_peak_falls_by_what_was_promised,
+    "unused_memory": test_unused_memory.test_an_attribute_that_no_operator_reads_any_more,
+    "written_out_activation": (
+        test_written_out_activation.test_the_peak_falls_by_what_was_promised
+    ),
     "growing_input": test_growing_input.test_the_peak_falls_by_what_was_promised,
     "logits": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,
     "eager_attention": test_language_models.test_the_pasted_code_saves_what_the_tip_promises,

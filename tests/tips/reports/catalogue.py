@@ -11,6 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from textwrap import indent
 
+from nbmem.report.analysis.program_names import BODY
+
 FOLDER = Path(__file__).parent
 MEASURES = ("end", "peak", "reserved", "end_reserved", "runs")
 _SWITCH = re.compile(r"^CURED = False$", re.MULTILINE)
@@ -80,16 +82,27 @@ class Report:
         if not ast.parse(code).body:
             return None
 
-        def replace(mark: re.Match[str]) -> str:
-            return indent(code, mark[1]) if mark[2] in (None, rule) else mark[0]
-
-        pasted = _PLACE.sub(replace, text)
-        return None if pasted == text else pasted
+        while mark := next((m for m in _PLACE.finditer(text) if m[2] in (None, rule)), None):
+            if BODY not in code:
+                text = text[: mark.start()] + indent(code, mark[1]) + text[mark.end() :]
+                continue
+            before, _, behind = indent(code, mark[1]).partition(f"{mark[1]}    {BODY}")
+            body, rest = _block(text[mark.end() + 1 :], mark[1])
+            text = text[: mark.start()] + before + indent(body, "    ") + behind + rest
+        return None if text == self.program else text
 
     def digest(self) -> str:
         """Return a fingerprint of the program and of what is expected of it."""
         expected = (self.program, self.rules, self.names, self.card, self.measure)
         return sha256(repr(expected).encode()).hexdigest()[:16]
+
+
+def _block(text: str, margin: str) -> tuple[str, str]:
+    """Divide a text behind the first lines that have a margin."""
+    lines = text.splitlines(keepends=True)
+    inside = [line.startswith(margin) or not line.strip() for line in lines]
+    end = inside.index(False) if False in inside else len(lines)
+    return "".join(lines[:end]), "".join(lines[end:])
 
 
 def read_reports(words: Sequence[str] = ()) -> list[Report]:

@@ -51,6 +51,9 @@ _OF_TRAINING = (
 """What other rules tell of, or the training itself releases."""
 MOST = 0.8
 """Part of the memory that one function has made which a title names."""
+NEVER = 1 << 62
+LATE = 0.9
+"""Part of the recording behind which a use shows that more may follow."""
 MUCH = 0.25
 """Part of the peak from which unused memory is looked at."""
 LISTED = 2
@@ -103,10 +106,14 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
     a, category = ledger.allocations, ledger.category[unused.rows]
     never = unused.since <= a.allocated_at[unused.rows]
     goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
-    # What an error ended would have used what lived then.
-    end = max(ledger.refused.failed, default=ledger.events) if e.session.error else ledger.events
-    open_end = (goes_on | (e.session.error is not None)) & (a.freed[unused.rows] >= end)
+    # What a failed request or an error has ended would have used what lived then.
+    end = max(ledger.refused.failed, default=ledger.events)
+    ended = e.ran_out or e.session.error is not None
+    open_end = (goes_on | ended) & (a.freed[unused.rows] >= end)
     counts = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
+    # A model that only predicts has no use for its first layers while the last ones run.
+    steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
+    counts &= ~np.isin(category, _OF_MODELS) | never | (unused.since > min(steps, default=NEVER))
     found: dict[_Keeper, list[int]] = defaultdict(list)
     last: dict[tuple[Frame, int], _Keeper] = {}
     known: dict[tuple[object, ...], _Keeper | None] = {}
@@ -121,7 +128,17 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
             keeper = last.setdefault(kind, keeper)
         if keeper is not None:
             found[keeper].append(at)
-    return found
+    return {keeper: _in_vain(e, unused, indices) for keeper, indices in found.items()}
+
+
+def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
+    """Return what is left without a container that is in use until the end."""
+    rows = unused.rows[indices]
+    at_end = e.card_ledger.allocations.freed[rows] >= e.card_ledger.events
+    last = unused.since[indices][at_end].max(initial=0)
+    if last < LATE * e.card_ledger.events:
+        return indices
+    return [index for index, lives in zip(indices, at_end, strict=True) if not lives]
 
 
 def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
