@@ -86,7 +86,7 @@ class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Linear(1024, 1024)
-        self.register_buffer("cache", torch.zeros(32 << 20), persistent=False)
+        self.register_buffer("cache", torch.zeros(64 << 20), persistent=False)
     def forward(self, x):
         return self.net({given})
 decoder = Decoder().cuda()
@@ -115,7 +115,7 @@ def test_a_buffer_that_no_operator_uses_is_told(report_of):
     report = report_of(BUFFERS.format(given="x"))
     (tip,) = of_rule(report)
     assert tip.title.startswith("No operator uses `decoder.cache`")
-    assert tip.low == 128 * MIB
+    assert tip.low == 256 * MIB
 
 
 def test_what_lived_when_a_cell_failed_is_not_told():

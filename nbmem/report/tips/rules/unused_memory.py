@@ -3,10 +3,9 @@
 What it sees
     Tensors that variables, lists or attributes keep although no operator reads or writes them any
     more: a batch during its backward, the list that was joined, a copy of a model. And what a
-    graph saved which no backward reads. Only a virtual card knows what operators use. It speaks if
-    the peak is a quarter lower without them, or a tenth where that is 1% of the card, and if no
-    other tip saves nearly as much. What lives at the end of a notebook's cell is left alone: the
-    next cell may use it.
+    graph saved for no backward. Only a virtual card knows what operators use. It speaks if the peak
+    is a tenth lower without them and that is 1% of the card, and if no other tip saves nearly as
+    much. What lives at the end of a notebook's cell is left alone: the next cell may use it.
 What it costs
     Their bytes, beside what the program computes meanwhile.
 Do instead
@@ -27,9 +26,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import saver_of, without_shape
 from nbmem.report.analysis.allocation_lines import UserLine, allocation_lines, shorten
 from nbmem.report.analysis.growth_candidates import common_place, variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
+from nbmem.report.tips.evidence import NEEDLESS, NEEDLESS_OF_CARD
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
@@ -92,9 +93,14 @@ def check(e: Evidence) -> Findings:
             gain = e.peak_saving(rows, unused.since[places])
             if best is None or gain > best[0]:
                 best = gain, keeper, places
-    if best is not None and e.is_needless(best[0]):
+    if best is not None and _is_worth_it(e, best[0]):
         gain, keeper, places = best
         yield _finding(e, keeper, unused.rows[places], unused.since[places], gain)
+
+
+def _is_worth_it(e: Evidence, gain: int) -> bool:
+    """Return whether the peak falls enough: every loop keeps a small batch too long."""
+    return e.dominates(gain, NEEDLESS) and e.matters(gain, NEEDLESS_OF_CARD)
 
 
 def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
@@ -158,17 +164,30 @@ def _keeper(e: Evidence, row: int, *, in_backward: bool) -> _Keeper | None:
     place = variable_of(e.card_ledger, row)
     if place is not None and place.path.isidentifier() and _is_result(e, row):
         return None  # `out = model(x)`: as everybody writes it
+    if place is not None and place.by_graph:
+        return None  # rules of their own tell of graphs that variables keep
     if place is not None:
         container = _CONTAINER.match(place.path)
         return _Keeper("variable", container[0] if container else place.path, place.function)
     category = e.card_ledger.category[row]
-    if category == Category.ACTIVATIONS and not in_backward:
-        return _GRAPH
+    if category == Category.ACTIVATIONS:
+        saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
+        return _GRAPH if saved and not (in_backward or _is_freed_by_backward(e, row)) else None
     line = allocation_lines(e.card_ledger).get(row)
     if category == Category.UNKNOWN and line is not None:
         frame = line.lines[0].frame
         return _Keeper("line", frame.function, frame.file)
     return None  # a call's arguments live as long as the call
+
+
+def _is_freed_by_backward(e: Evidence, row: int) -> bool:
+    """Return whether a backward has released a saved tensor.
+
+    Some operators save a tensor for its shape alone: `gather`, `index_add`.
+    """
+    phases = e.card_ledger.phases
+    freed = e.card_ledger.allocations.freed[[row]]
+    return bool(phases.named(phases.of(freed), "backward")[0])
 
 
 def _is_result(e: Evidence, row: int) -> bool:
