@@ -19,6 +19,7 @@ When to ignore it
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.unused_memory import Unused
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
+
+    _Kind = tuple[Frame, int]
+    """A line, and the size of what it made."""
 
 _OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
 """What the last pass used in vain stays for the next one; only what nothing ever used is told."""
@@ -109,32 +113,59 @@ def _by_keeper(e: Evidence, unused: Unused) -> dict[_Keeper, list[int]]:
     Those of one line and size have one keeper: an object's attribute has another name in a method.
     """
     ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
-    a, category = ledger.allocations, ledger.category[unused.rows]
+    a, made = ledger.allocations, _times_by_kind(e)
+    found: dict[_Keeper, list[int]] = defaultdict(list)
+    last: dict[_Kind, _Keeper] = {}
+    known: dict[tuple[object, ...], _Keeper | None] = {}
+    for at in np.flatnonzero(_counts(e, unused))[::-1].tolist():
+        row, back = int(unused.rows[at]), bool(unused.in_backward[at])
+        line = lines.get(row)
+        alike = ledger.names[row], ledger.category[row], ledger.born_in[row], line, back
+        if alike not in known:
+            known[alike] = _keeper(e, row, in_backward=back)
+        keeper = known[alike]
+        if keeper is not None and line is not None:
+            kind = line.lines[0].frame, int(a.requested[row])
+            keeper = last.setdefault(kind, keeper)
+            later = bisect_right(made[kind], int(unused.since[at]))
+            again = later < len(made[kind]) and made[kind][later] < a.freed[row]
+            if again and keeper.text.isidentifier() and _is_of_name(e, row):
+                continue  # `x = ...` in a loop: the new one is made before the old one goes
+        if keeper is not None:
+            found[keeper].append(at)
+    return {keeper: _in_vain(e, unused, indices) for keeper, indices in found.items()}
+
+
+def _times_by_kind(e: Evidence) -> dict[_Kind, list[int]]:
+    """Return when each line has made allocations of each size, ascending."""
+    a = e.card_ledger.allocations
+    made: dict[_Kind, list[int]] = defaultdict(list)
+    for row, line in allocation_lines(e.card_ledger).items():
+        made[line.lines[0].frame, int(a.requested[row])].append(int(a.allocated_at[row]))
+    return {kind: sorted(times) for kind, times in made.items()}
+
+
+def _is_of_name(e: Evidence, row: int) -> bool:
+    """Return whether a plain variable holds an allocation."""
+    place = variable_of(e.card_ledger, row)
+    return place is not None and place.path.isidentifier()
+
+
+def _counts(e: Evidence, unused: Unused) -> Mask:
+    """Return a mask of what is unused for good and serves no training."""
+    ledger, a = e.card_ledger, e.card_ledger.allocations
+    category = ledger.category[unused.rows]
     never = unused.since <= a.allocated_at[unused.rows]
     goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
     # What a failed request or an error has ended would have used what lived then.
     end = max(ledger.refused.failed, default=ledger.events)
     ended = e.ran_out or e.session.error is not None
     open_end = (goes_on | ended) & (a.freed[unused.rows] >= end)
-    counts = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
     # A model that only predicts has no use for its first layers while the last ones run.
     steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
-    counts &= ~np.isin(category, _OF_MODELS) | never | (unused.since > min(steps, default=NEVER))
-    found: dict[_Keeper, list[int]] = defaultdict(list)
-    last: dict[tuple[Frame, int], _Keeper] = {}
-    known: dict[tuple[object, ...], _Keeper | None] = {}
-    for at in np.flatnonzero(counts)[::-1].tolist():
-        row, back = int(unused.rows[at]), bool(unused.in_backward[at])
-        alike = ledger.names[row], category[at], ledger.born_in[row], lines.get(row), back
-        if alike not in known:
-            known[alike] = _keeper(e, row, in_backward=back)
-        keeper = known[alike]
-        if keeper is not None and row in lines:
-            kind = lines[row].lines[0].frame, int(a.requested[row])
-            keeper = last.setdefault(kind, keeper)
-        if keeper is not None:
-            found[keeper].append(at)
-    return {keeper: _in_vain(e, unused, indices) for keeper, indices in found.items()}
+    of_step = never | (unused.since > min(steps, default=NEVER))
+    found: Mask = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
+    return found & (of_step | ~np.isin(category, _OF_MODELS))
 
 
 def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
