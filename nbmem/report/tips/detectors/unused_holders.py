@@ -1,0 +1,190 @@
+"""Find what keeps memory that no operator uses any more."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_names import saver_of, without_shape
+from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.analysis.growth_candidates import variable_of
+from nbmem.report.analysis.unused_memory import unused_memory
+
+if TYPE_CHECKING:
+    from nbmem.core.arrays import Ints, Mask
+    from nbmem.core.session.events import Frame
+    from nbmem.report.analysis.unused_memory import Unused
+    from nbmem.report.tips.evidence import Evidence
+
+    _Kind = tuple[Frame, int]
+    """A line, and the size of what it made."""
+
+_OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
+"""What the last pass used in vain stays for the next one; only what nothing ever used is told."""
+_OF_TRAINING = (
+    Category.GRADIENTS,
+    Category.OPTIMIZER_STATE,
+    Category.OUTPUT_GRADIENTS,
+    Category.WORKSPACE,
+    Category.COMMUNICATION,
+)
+"""What other rules tell of, or the training itself releases."""
+_NEVER = 1 << 62
+LATE = 0.9
+"""Part of the recording behind which a use shows that more may follow."""
+MUCH = 0.25
+"""Part of the peak from which unused memory is looked at."""
+_CALLS = ("forward", "inference")
+_CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
+
+
+class UnusedHolder(NamedTuple):
+    """The holder of unused memory.
+
+    Attributes:
+        kind: `variable`, `line` or `graph`.
+        text: The variable with its container, or the line's function.
+        function: The function that has the variable, or the line's file.
+    """
+
+    kind: str
+    text: str = ""
+    function: str = ""
+
+
+_GRAPH = UnusedHolder("graph")
+
+
+def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
+    """Return the unused allocations of each holder.
+
+    They come with the position from which nothing uses each. Those of one line and size have one
+    holder: an object's attribute has another name in a method.
+    """
+    ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
+    a, made, unused = ledger.allocations, _times_by_kind(e), unused_memory(ledger)
+    found: dict[UnusedHolder, list[int]] = defaultdict(list)
+    last: dict[_Kind, UnusedHolder] = {}
+    known: dict[tuple[object, ...], UnusedHolder | None] = {}
+    for at in np.flatnonzero(_counts(e, unused))[::-1].tolist():
+        row, back = int(unused.rows[at]), bool(unused.in_backward[at])
+        line = lines.get(row)
+        alike = ledger.names[row], ledger.category[row], ledger.born_in[row], line, back
+        if alike not in known:
+            known[alike] = _holder(e, row, in_backward=back)
+        holder = known[alike]
+        if holder is not None and line is not None:
+            kind = line.lines[0].frame, int(a.requested[row])
+            holder = last.setdefault(kind, holder)
+            later = bisect_right(made[kind], int(unused.since[at]))
+            again = later < len(made[kind]) and made[kind][later] < a.freed[row]
+            if again and holder.text.isidentifier() and _is_of_name(e, row):
+                continue  # `x = ...` in a loop: the new one is made before the old one goes
+        if holder is not None:
+            found[holder].append(at)
+    left = {holder: _in_vain(e, unused, indices) for holder, indices in found.items()}
+    return {
+        holder: (unused.rows[indices], unused.since[indices])
+        for holder, indices in left.items()
+        if indices
+    }
+
+
+def _times_by_kind(e: Evidence) -> dict[_Kind, list[int]]:
+    """Return when each line has made allocations of each size, ascending."""
+    a = e.card_ledger.allocations
+    made: dict[_Kind, list[int]] = defaultdict(list)
+    for row, line in allocation_lines(e.card_ledger).items():
+        made[line.lines[0].frame, int(a.requested[row])].append(int(a.allocated_at[row]))
+    return {kind: sorted(times) for kind, times in made.items()}
+
+
+def _is_of_name(e: Evidence, row: int) -> bool:
+    """Return whether a plain variable holds an allocation."""
+    place = variable_of(e.card_ledger, row)
+    return place is not None and place.path.isidentifier()
+
+
+def _counts(e: Evidence, unused: Unused) -> Mask:
+    """Return a mask of what is unused for good and serves no training."""
+    ledger, a = e.card_ledger, e.card_ledger.allocations
+    category = ledger.category[unused.rows]
+    never = unused.since <= a.allocated_at[unused.rows]
+    goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
+    # What a failed request or an error has ended would have used what lived then.
+    end = max(ledger.refused.failed, default=ledger.events)
+    ended = e.ran_out or e.session.error is not None
+    open_end = (goes_on | ended) & (a.freed[unused.rows] >= end)
+    # A model that only predicts has no use for its first layers while the last ones run.
+    steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
+    of_step = never | (unused.since > min(steps, default=_NEVER))
+    found: Mask = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
+    return found & (of_step | ~np.isin(category, _OF_MODELS))
+
+
+def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
+    """Return what is left without a container that is in use until the end."""
+    rows = unused.rows[indices]
+    at_end = e.card_ledger.allocations.freed[rows] >= e.card_ledger.events
+    last = unused.since[indices][at_end].max(initial=0)
+    if last < LATE * e.card_ledger.events:
+        return indices
+    return [index for index, lives in zip(indices, at_end, strict=True) if not lives]
+
+
+def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
+    """Return a mask of what is unused where much is allocated.
+
+    The rest hardly lowers the peak: what is released there must not be more than remains.
+    """
+    curve = e.card_ledger.allocated
+    high = np.append(0, np.cumsum(curve >= MUCH * curve.max()))
+    until = e.card_ledger.allocations.freed[unused.rows]
+    found: Mask = high[np.minimum(until, len(curve) - 1) + 1] > high[np.maximum(unused.since, 0)]
+    return found
+
+
+def _holder(e: Evidence, row: int, *, in_backward: bool) -> UnusedHolder | None:
+    """Return what keeps an allocation; None if nothing tells."""
+    place = variable_of(e.card_ledger, row)
+    if place is not None and place.path.isidentifier() and _is_result(e, row):
+        return None  # `out = model(x)`: as everybody writes it
+    if place is not None and place.by_graph:
+        return None  # rules of their own tell of graphs that variables keep
+    if place is not None:
+        container = _CONTAINER.match(place.path)
+        return UnusedHolder("variable", container[0] if container else place.path, place.function)
+    category = e.card_ledger.category[row]
+    if category == Category.ACTIVATIONS:
+        saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
+        return _GRAPH if saved and not (in_backward or _is_freed_by_backward(e, row)) else None
+    line = allocation_lines(e.card_ledger).get(row)
+    if category == Category.UNKNOWN and line is not None:
+        frame = line.lines[0].frame
+        return UnusedHolder("line", frame.function, frame.file)
+    return None  # a call's arguments live as long as the call
+
+
+def _is_freed_by_backward(e: Evidence, row: int) -> bool:
+    """Return whether a backward has released a saved tensor.
+
+    Some operators save a tensor for its shape alone: `gather`, `index_add`.
+    """
+    phases = e.card_ledger.phases
+    freed = e.card_ledger.allocations.freed[[row]]
+    return bool(phases.named(phases.of(freed), "backward")[0])
+
+
+def _is_result(e: Evidence, row: int) -> bool:
+    """Return whether a module's call made an allocation."""
+    line = allocation_lines(e.card_ledger).get(row)
+    if line is None:
+        phase = int(e.card_ledger.born_in[row])
+        return phase >= 0 and e.card_ledger.phases.names[phase] in _CALLS
+    functions = {one.frame.function for one in (*line.lines, *line.callers)}
+    return line.by_module or "forward" in functions
