@@ -28,10 +28,12 @@ from nbmem.core.session.ranks import Coordinate, Rank
 from nbmem.core.session.session import (
     Calls,
     CardSamples,
+    CollectedFrees,
     CounterSamples,
     DeviceInfo,
     DeviceTrace,
     Holders,
+    LastUses,
     Session,
     StorageLabels,
 )
@@ -49,6 +51,10 @@ BOUNDS = {
     "position": st.integers(0, EVENTS),
     "first": st.integers(-1, EVENTS),
     "last": st.integers(0, EVENTS),
+    "made": st.integers(0, EVENTS),
+    "in_backward": st.integers(0, 1),
+    "event": st.integers(0, EVENTS - 1),
+    "collection": st.integers(0, EVENTS),
     "stack": st.integers(-1, STACKS - 1),
     "action": st.sampled_from(Action),
     "state": st.sampled_from(BlockState),
@@ -123,6 +129,8 @@ devices = st.builds(
     other_processes=st.dictionaries(text, big, max_size=3),
     holders=st.none() | tables(Holders),
     calls=st.none() | tables(Calls),
+    collected=st.none() | tables(CollectedFrees),
+    last_uses=st.none() | tables(LastUses),
 )
 
 count = st.integers(0, 1 << 20)
