@@ -10,7 +10,7 @@ from tests.browser.server import EXTENSION, ROOT
 
 PLACE = "data/share/jupyter/labextensions/nbmem-labextension/"
 MAX_BYTES = 2_800_000
-"""2.55 MB, of which BokehJS is 0.37 MB twice: in the extension, and in pages that stand alone."""
+"""2.71 MB, of which BokehJS is 0.37 MB twice: in the extension, and in pages that stand alone."""
 
 
 @pytest.mark.oldest
