@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch._prims_common import compute_required_storage_length
@@ -21,18 +22,13 @@ if TYPE_CHECKING:
 def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) -> None:
     """Record the bytes that an operator read and wrote in its arguments.
 
-    New results were recorded where they were allocated. A view uses no memory.
+    New results were recorded where they were allocated.
     """
-    facts = facts_of(call.func)
-    if facts.view or facts.reshapes:
-        return
     written = {id(tensor) for tensor in call.mutated()}
-    for tensor in call.tensors:
-        block = storages.of(tensor) if is_virtual(tensor) else None
-        if block is not None and block.addr:
-            first, count = _stretch(tensor)
-            did = AccessKind.WRITTEN if id(tensor) in written else AccessKind.READ
-            touches.note(did, block.addr, count, first)
+    for tensor, addr in _used_blocks(storages, call):
+        first, count = _stretch(tensor)
+        did = AccessKind.WRITTEN if id(tensor) in written else AccessKind.READ
+        touches.note(did, addr, count, first)
 
 
 def record_uses(storages: Storages, call: OperatorCall, log: LastUseLog) -> None:
@@ -40,14 +36,23 @@ def record_uses(storages: Storages, call: OperatorCall, log: LastUseLog) -> None
 
     A new result's allocation is an event of its own.
     """
+    in_backward = in_engine()
+    for _, addr in _used_blocks(storages, call):
+        log.used(addr, in_backward=in_backward)
+
+
+def _used_blocks(storages: Storages, call: OperatorCall) -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield the arguments on the card, each with the address of its block.
+
+    A view uses no memory.
+    """
     facts = facts_of(call.func)
     if facts.view or facts.reshapes:
         return
-    in_backward = in_engine()
     for tensor in call.tensors:
         block = storages.of(tensor) if is_virtual(tensor) else None
         if block is not None and block.addr:
-            log.used(block.addr, in_backward=in_backward)
+            yield tensor, block.addr
 
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:

@@ -66,8 +66,10 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     They come with the position from which nothing uses each. Those of one line and size have one
     holder: an object's attribute has another name in a method.
     """
-    ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
-    a, made, unused = ledger.allocations, _times_by_kind(e), unused_memory(ledger)
+    ledger, unused = e.card_ledger, unused_memory(e.card_ledger)
+    if not len(unused.rows):
+        return {}  # on real cards: nothing else is computed
+    a, lines, made = ledger.allocations, allocation_lines(ledger), _times_by_kind(e)
     found: dict[UnusedHolder, list[int]] = defaultdict(list)
     last: dict[_Kind, UnusedHolder] = {}
     known: dict[tuple[object, ...], UnusedHolder | None] = {}
