@@ -133,7 +133,6 @@ def _stream(*command: str, **variables: str) -> tuple[int, str]:
     last, prefix = "", _OF_THREAD.prefix
     environment = dict(os.environ, PYTHONUNBUFFERED="1", **variables)
     environment.setdefault("OMP_NUM_THREADS", "1")  # the tests have a worker for each core
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of their processes compiles torch
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -8,7 +8,6 @@ read recordings or files, and those of texts, pictures and front ends.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -107,9 +106,7 @@ def _pytest(python: Path, name: str, *words: str) -> tuple[bool, Path]:
     record.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", "-q", "-o", "junit_family=xunit1"]
     command += [f"--junit-xml={record}", *words]
-    environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles torch
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    done = subprocess.run(command, cwd=ROOT, check=False)
     return done.returncode != 0, record
 
 
