@@ -21,7 +21,7 @@ from nbmem.core.session.engines import RULES, TORCH
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nbmem.capture.record.recorder import LastUseReader, LastUseRows, Recorder
+    from nbmem.capture.record.recorder import BlockUseReader, BlockUseRows, Recorder
     from nbmem.capture.record.recording import Recording
     from nbmem.core.session.session import Session
     from nbmem.report.model import CardFit, Finding, Report
@@ -350,7 +350,7 @@ class Trace:
             engine=engine,
             chosen=engine == TORCH or (card is not None and card.chosen),
             limits=_limits_of_virtual_card,
-            watch_uses=None if card is None else _watch_last_uses,
+            watch_uses=None if card is None else _watch_block_uses,
             **self._options,
         )
 
@@ -521,14 +521,14 @@ def _engine(card: VirtualGPU | None) -> str:
     return TORCH if process.active() else ""
 
 
-def _watch_last_uses() -> LastUseReader:
+def _watch_block_uses() -> BlockUseReader:
     """Begin to log the uses of a virtual card's memory; return the end of it."""
     from nbmem import virtual
-    from nbmem.virtual.hardware.last_uses import LastUseLog
+    from nbmem.virtual.hardware.block_uses import BlockUseLog
 
-    logs = [LastUseLog(gpu) for gpu in virtual.gpus()]
+    logs = [BlockUseLog(gpu) for gpu in virtual.gpus()]
 
-    def end() -> LastUseRows:
+    def end() -> BlockUseRows:
         found = [list(log.end()) for log in logs]
         return {at: found[at] for at, log in enumerate(logs) if log.complete}
 

@@ -383,3 +383,24 @@ def test_a_script_sets_the_allocator_up_before_it_uses_the_card(nbmem, script):
         'print(torch.cuda.memory_snapshot()[0]["is_expandable"])\n'
     )
     assert nbmem("run", name, "--gpu", "T4", "--quiet").stdout == "True\n"
+
+
+IN_MAIN = """
+import torch
+def main():
+    kept = []
+    net = torch.nn.Linear(1024, 1024).cuda()
+    for _ in range(6):
+        net(torch.ones(256, 1024, device="cuda")).sum().backward()
+        kept.append(torch.ones(4 << 20, device="cuda"))
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_the_last_function_held_is_named_at_the_end(nbmem, script, tmp_path):
+    done = nbmem("run", script(IN_MAIN), "--gpu", "T4", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["ledger_at_end"]["user_tensors"] == 6 * (16 << 20)
+    assert report["findings"][0]["title"].startswith("`kept` grows by 16.0 MiB with every step")

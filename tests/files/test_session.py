@@ -26,6 +26,7 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.oom import Refusal
 from nbmem.core.session.ranks import Coordinate, Rank
 from nbmem.core.session.session import (
+    BlockUses,
     Calls,
     CardSamples,
     CollectedFrees,
@@ -33,7 +34,6 @@ from nbmem.core.session.session import (
     DeviceInfo,
     DeviceTrace,
     Holders,
-    LastUses,
     Session,
     StorageLabels,
 )
@@ -51,6 +51,7 @@ BOUNDS = {
     "position": st.integers(0, EVENTS),
     "first": st.integers(-1, EVENTS),
     "last": st.integers(0, EVENTS),
+    "following": st.integers(-1, EVENTS),
     "made": st.integers(0, EVENTS),
     "in_backward": st.integers(0, 1),
     "event": st.integers(0, EVENTS - 1),
@@ -130,7 +131,7 @@ devices = st.builds(
     holders=st.none() | tables(Holders),
     calls=st.none() | tables(Calls),
     collected=st.none() | tables(CollectedFrees),
-    last_uses=st.none() | tables(LastUses),
+    block_uses=st.none() | tables(BlockUses),
 )
 
 count = st.integers(0, 1 << 20)

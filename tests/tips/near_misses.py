@@ -17,6 +17,7 @@ from tests.tips import (
     test_large_result,
     test_large_temporaries,
     test_needless_graphs,
+    test_partly_used,
     test_predictions,
     test_sharded,
     test_streams,
@@ -190,6 +191,7 @@ del node
         code="x = torch.zeros(8 << 20, device='cuda')\ny = x * 2\nz = y * x"
     ),
     "unused_memory": NearMiss(code=test_unused_memory.READ_AGAIN),
+    "partly_used": NearMiss(code=test_partly_used.IN_TURNS),
     "written_out_activation": NearMiss(
         code=test_written_out_activation.NET.format(formula="x[:, :512].repeat(1, 2).sigmoid() * x")
     ),
@@ -264,6 +266,7 @@ SPOKEN = {
         test_large_temporaries.test_an_expression_is_told_with_its_line_and_its_bytes
     ),
     "kept_after_use": test_kept_after_use.test_the_peak_falls_by_what_was_promised,
+    "partly_used": test_partly_used.test_what_a_function_computes_whole_and_is_indexed,
     "unused_memory": test_unused_memory.test_an_attribute_that_no_operator_reads_any_more,
     "written_out_activation": (
         test_written_out_activation.test_the_peak_falls_by_what_was_promised

@@ -51,6 +51,7 @@ def test_every_rule_has_a_program_or_a_test_of_its_own():
         "test_language_models.py",
         "test_large_temporaries.py",
         "test_needless_graphs.py",
+        "test_partly_used.py",
         "test_sharded.py",
         "test_streams.py",
         "test_unused_memory.py",

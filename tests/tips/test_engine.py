@@ -61,6 +61,15 @@ def test_the_largest_saving_comes_first_and_last_resorts_last(idle, rules_are):
     assert [f.rule for f in advise(*idle).findings] == ["large", "small", "last"]
 
 
+def test_what_has_a_price_comes_behind_other_large_savings(idle, rules_are):
+    rules_are(
+        rule_that(lambda _: [finding("costly", low=1 << 32)], "costly", has_price=True),
+        rule_that(lambda _: [finding("free", low=1 << 31)], "free"),
+        rule_that(lambda _: [finding("small")], "small"),
+    )
+    assert [f.rule for f in advise(*idle).findings] == ["free", "costly", "small"]
+
+
 def test_what_has_a_price_waits_until_memory_is_short(idle, rules_are):
     rules_are(
         rule_that(lambda _: [finding("short")], "short", when="short"),
@@ -147,7 +156,7 @@ def test_every_rule_has_its_page_and_its_file(rule):
 
 
 def test_no_two_rules_have_one_name():
-    assert len({rule.name for rule in RULES}) == len(RULES) == 52
+    assert len({rule.name for rule in RULES}) == len(RULES) == 53
 
 
 BIG_DICT = """

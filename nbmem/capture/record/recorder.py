@@ -64,8 +64,8 @@ MAX_NOTES = 100
 """Sentences that are retained; equal ones only once."""
 
 
-LastUseRows = Mapping[int, Sequence[tuple[int, int, int, int]]]
-LastUseReader = Callable[[], LastUseRows]
+BlockUseRows = Mapping[int, Sequence[tuple[int, int, int, int, int, int]]]
+BlockUseReader = Callable[[], BlockUseRows]
 
 
 class Recorder:
@@ -83,8 +83,8 @@ class Recorder:
         limits: Called at the end; returns sentences on what the card could not do as a real one
             would.
         watch_uses: Called at the start of a virtual card's recording; returns what is called at the
-            end, which returns by card the blocks that lived on behind their last use
-            (`virtual.hardware.last_uses`).
+            end, which returns by card what operators did not use
+            (`virtual.hardware.block_uses`).
         max_events: Size of the history's ring buffer.
 
     Attributes:
@@ -105,7 +105,7 @@ class Recorder:
         engine: str = "",
         chosen: bool = False,
         limits: Callable[[], Sequence[str]] = tuple,
-        watch_uses: Callable[[], LastUseReader] | None = None,
+        watch_uses: Callable[[], BlockUseReader] | None = None,
         max_events: int = MAX_EVENTS,
     ) -> None:
         self.notes: list[str] = []
@@ -117,8 +117,8 @@ class Recorder:
         self.chosen = chosen
         self._limits = limits
         self._watch_uses = watch_uses
-        self._read_uses: LastUseReader | None = None
-        self.last_uses: LastUseRows = {}
+        self._read_uses: BlockUseReader | None = None
+        self.block_uses: BlockUseRows = {}
         self.counter_samples = CounterLog(device)
         self.tensor_labels = TensorLabelLog()
         self.program = ProgramLog()
@@ -288,7 +288,7 @@ class Recorder:
         with self._kept("when memory was used"):
             if self._read_uses is not None:
                 read, self._read_uses = self._read_uses, None
-                self.last_uses = read()
+                self.block_uses = read()
 
     def _listen(self) -> None:
         self._deafen = oom_observer.listen(self.refusals.append, self.names, self.on_fault)

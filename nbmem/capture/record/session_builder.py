@@ -28,8 +28,8 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.events import Action, Events, Layout, Stack
 from nbmem.core.session.session import (
     MAX_LINES,
+    BlockUses,
     DeviceTrace,
-    LastUses,
     Session,
     Source,
     StorageLabels,
@@ -144,21 +144,27 @@ def _device(
         collected=recorder.collections.place(
             index, events, entries_before, imitated=recorder.imitated
         ),
-        last_uses=_last_uses(recorder, index, len(events)),
+        block_uses=_block_uses(recorder, index, len(events)),
         storage_labels=recorder.tensor_labels.rows.place(index, counter_samples, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),
     )
 
 
-def _last_uses(recorder: Recorder, index: int, events: int) -> LastUses | None:
-    """Return the last uses of blocks, placed among the recorded events."""
-    if index not in recorder.last_uses:
+def _block_uses(recorder: Recorder, index: int, events: int) -> BlockUses | None:
+    """Return what operators did not use, placed among the events."""
+    if index not in recorder.block_uses:
         return None
-    rows = np.array(recorder.last_uses[index], np.int64).reshape(-1, 4)
+    rows = np.array(recorder.block_uses[index], np.int64).reshape(-1, 6)
     rows = rows[rows[:, 1] <= events]
-    return LastUses(
-        addr=rows[:, 0], made=events - rows[:, 1], last=events - rows[:, 2], in_backward=rows[:, 3]
+    addr, made, last, following, used, in_backward = rows.T
+    return BlockUses(
+        addr=addr,
+        made=events - made,
+        last=events - last,
+        following=np.where(following < 0, -1, events - following),
+        used=used,
+        in_backward=in_backward,
     )
 
 

@@ -38,13 +38,13 @@ from nbmem.core.session.events import Blocks, Columns, Events, Frame, Layout, Se
 from nbmem.core.session.frameworks import FrameworkReadings
 from nbmem.core.session.host_memory import MachineReadings
 from nbmem.core.session.session import (
+    BlockUses,
     Calls,
     CardSamples,
     CollectedFrees,
     CounterSamples,
     DeviceTrace,
     Holders,
-    LastUses,
     Session,
     StorageLabels,
 )
@@ -174,7 +174,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         **({"machine": device.machine} if device.machine is not None else {}),
         **({"calls": device.calls} if device.calls is not None else {}),
         **({"collected": device.collected} if device.collected is not None else {}),
-        **({"last_uses": device.last_uses} if device.last_uses is not None else {}),
+        **({"block_uses": device.block_uses} if device.block_uses is not None else {}),
     }
 
 
@@ -204,7 +204,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "machine_known": device.machine is not None,
                 "calls_known": device.calls is not None,
                 "collected_known": device.collected is not None,
-                "last_uses_known": device.last_uses is not None,
+                "block_uses_known": device.block_uses is not None,
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -287,7 +287,7 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         calls=table(Calls, "calls") if head.flag("calls_known") else None,
         kept_pools=head.numbers("kept_pools", least=-MAX_INTEGER),
         collected=table(CollectedFrees, "collected") if head.flag("collected_known") else None,
-        last_uses=table(LastUses, "last_uses") if head.flag("last_uses_known") else None,
+        block_uses=table(BlockUses, "block_uses") if head.flag("block_uses_known") else None,
     )
 
 

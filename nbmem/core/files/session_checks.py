@@ -86,7 +86,7 @@ def _rows(trace: DeviceTrace) -> int:
     tables += [trace.machine] if trace.machine is not None else []
     tables += [trace.calls] if trace.calls is not None else []
     tables += [trace.collected] if trace.collected is not None else []
-    tables += [trace.last_uses] if trace.last_uses is not None else []
+    tables += [trace.block_uses] if trace.block_uses is not None else []
     return sum(map(len, tables))
 
 
@@ -130,11 +130,13 @@ def _loop(trace: DeviceTrace, names: int) -> None:
     if trace.collected is not None:
         _within("collected.event", trace.collected.event, 0, count - 1)
         _within("collected.collection", trace.collected.collection, 0, count)
-    if trace.last_uses is not None:
-        _within("last_uses.addr", trace.last_uses.addr, 0, _HIGHEST)
-        _within("last_uses.made", trace.last_uses.made, 0, count)
-        _within("last_uses.last", trace.last_uses.last, 0, count)
-        _within("last_uses.in_backward", trace.last_uses.in_backward, 0, 1)
+    if trace.block_uses is not None:
+        _within("block_uses.addr", trace.block_uses.addr, 0, _HIGHEST)
+        _within("block_uses.made", trace.block_uses.made, 0, count)
+        _within("block_uses.last", trace.block_uses.last, 0, count)
+        _within("block_uses.following", trace.block_uses.following, -1, count)
+        _within("block_uses.used", trace.block_uses.used, 0, _HIGHEST)
+        _within("block_uses.in_backward", trace.block_uses.in_backward, 0, 1)
 
 
 def _frameworks(readings: FrameworkReadings, names: int) -> None:

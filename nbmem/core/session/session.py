@@ -207,21 +207,28 @@ class CollectedFrees(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LastUses(Columns):
-    """Blocks of a virtual card that lived on behind their last use.
+class BlockUses(Columns):
+    """Columns that say what of a virtual card's blocks was not used.
 
+    A row is a time in which a block lived unused: between two uses, if most was allocated then, or
+    behind the last one. It may have no length where operators used a part of the block alone.
     Small blocks and blocks from before the recording are left out.
 
     Attributes:
         addr: Address of the block.
         made: Position right behind its allocation.
-        last: Position right behind its last use; an allocation counts as one.
-        in_backward: 1 if an operator of a backward has used it, else 0.
+        last: Position right behind a use; an allocation counts as one.
+        following: Position before the next use; -1: none came.
+        used: Bytes that operators had read and written of it by then; with repetitions, and of a
+            tensor that is indexed those of the result.
+        in_backward: 1 if an operator of a backward had used it by then, else 0.
     """
 
     addr: Ints
     made: Ints
     last: Ints
+    following: Ints
+    used: Ints
     in_backward: Ints
 
 
@@ -249,7 +256,7 @@ class DeviceTrace:
         kept_pools: Private pools (Segments.pool) that a graph or a MemPool still used at the end;
             empty if not recorded.
         collected: What the garbage collector freed; None if not recorded.
-        last_uses: Memory that lived on behind its last use; None if not recorded.
+        block_uses: What operators did not use of the blocks; None if not recorded.
     """
 
     info: DeviceInfo
@@ -269,7 +276,7 @@ class DeviceTrace:
     calls: Calls | None = None
     kept_pools: tuple[int, ...] = ()
     collected: CollectedFrees | None = None
-    last_uses: LastUses | None = None
+    block_uses: BlockUses | None = None
 
 
 @dataclass(frozen=True, slots=True)

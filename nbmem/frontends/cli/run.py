@@ -99,7 +99,8 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     if os.getpid() != process:  # a child that the script forked, and that ran to the script's end
         return conclude(error)
     if trace is not None:
-        trace.stop(error)
+        with script.names_at_end():
+            trace.stop(error)
     code = conclude(error)
     del error
     if trace is None:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 
+from nbmem.capture.interpreter.object_members import locals_of
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest_path
+from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+
+_HERE = str(Path(__file__).parent)
 
 
 class Script:
@@ -32,6 +37,7 @@ class Script:
         self._arguments = list(arguments)
         self._source = _read(path)
         self._module = ModuleType("__main__")
+        self._main: MainFunction | None = None
         self.name = Path(path).name
         self.namespace = self._module.__dict__
 
@@ -51,15 +57,41 @@ class Script:
         nbmem's own frames are removed.
         """
         try:
-            exec(compile(self._source, self._path, "exec"), self.namespace)  # noqa: S102 - the user's script
+            self._main = MainFunction(self._source, self._path)
+            self._main.run(self.namespace)
             _join_threads()
         except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C also end a script
-            inner = err.__traceback__.tb_next if err.__traceback__ is not None else None
-            error = err.with_traceback(inner)
+            error = err.with_traceback(_without_own(err.__traceback__))
             if not isinstance(error, SystemExit):
+                self._main = None  # its variables are the traceback's
                 _keep_as_last(error)
             return error
         return None
+
+    @contextmanager
+    def names_at_end(self) -> Iterator[None]:
+        """Add the variables of the functions with which it ended to its names.
+
+        A name of the script's own stays what it is.
+        """
+        frames = self._main.frames if self._main is not None else []
+        found = {name: value for frame in frames for name, value in locals_of(frame).items()}
+        added = {name: found[name] for name in found.keys() - self.namespace.keys()}
+        frames.clear()
+        del found
+        self.namespace.update(added)
+        try:
+            yield
+        finally:
+            for name in added:
+                self.namespace.pop(name, None)
+
+
+def _without_own(at: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback behind this package's own functions."""
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_HERE):
+        at = at.tb_next
+    return at
 
 
 def _keep_as_last(error: BaseException) -> None:

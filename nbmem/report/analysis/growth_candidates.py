@@ -303,11 +303,15 @@ def list_of(path: str) -> str:
 
 
 def with_parts(place: str, parts: Sequence[str]) -> str:
-    """Write a place with those inside it that hold something."""
+    """Write a place with those inside it that hold something.
+
+    The place is empty where these have no variable in common.
+    """
     if len(parts) < 2:
         return f"`{place}`"
     inside = " and ".join(f"`{part}`" for part in parts[:LISTED])
-    return f"`{place}` ({inside}{' and others' if len(parts) > LISTED else ''})"
+    inside += " and others" if len(parts) > LISTED else ""
+    return f"`{place}` ({inside})" if place else inside
 
 
 def common_place(paths: Iterable[str]) -> str:

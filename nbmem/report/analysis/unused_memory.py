@@ -1,4 +1,4 @@
-"""Memory that lives on although no operator uses it any more.
+"""Memory that no operator uses any more, and what is used in part.
 
 Only a virtual card tells what operators use.
 """
@@ -14,6 +14,9 @@ from nbmem.report.ledger.observations import rows_at
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.card_ledger import CardLedger
+
+PARTLY = 0.25
+"""Part of an allocation below which it is used in part."""
 
 
 class Unused(NamedTuple):
@@ -31,14 +34,39 @@ class Unused(NamedTuple):
     in_backward: Mask
 
 
+class PartlyUsed(NamedTuple):
+    """Allocations of which operators used a small part until they were freed.
+
+    Attributes:
+        rows: The allocations, ascending.
+        used: The bytes of each that were used.
+    """
+
+    rows: Ints
+    used: Ints
+
+
+def partly_used(card_ledger: CardLedger) -> PartlyUsed:
+    """Return what was used in part, and then freed; empty if that is unknown."""
+    uses, a = card_ledger.trace.block_uses, card_ledger.allocations
+    if uses is None:
+        return PartlyUsed(*[np.empty(0, np.int64)] * 2)
+    rows = rows_at(a, uses.addr, uses.made, card_ledger.events)
+    such = (rows >= 0) & (uses.following < 0) & (uses.used > 0)
+    such &= (a.freed[rows] < card_ledger.events) & (uses.used < PARTLY * a.requested[rows])
+    order = np.flatnonzero(such)
+    order = order[np.argsort(rows[order])]
+    return PartlyUsed(rows[order], uses.used[order])
+
+
 def unused_memory(card_ledger: CardLedger) -> Unused:
     """Return what lives on behind its last use; empty if that is unknown."""
-    uses = card_ledger.trace.last_uses
+    uses = card_ledger.trace.block_uses
     if uses is None:
         none = np.empty(0, np.int64)
         return Unused(none, none, none.astype(bool))
     rows = rows_at(card_ledger.allocations, uses.addr, uses.made, card_ledger.events)
-    known = np.flatnonzero(rows >= 0)
+    known = np.flatnonzero((rows >= 0) & (uses.following < 0))
     order = known[np.argsort(rows[known])]
     made = uses.made[order]
     since = np.where(uses.last[order] == made, made - 1, uses.last[order])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report
     from nbmem.report.tips.rule import Rule
 
-    _SortKey = tuple[bool, bool, int, int, str]
+    _SortKey = tuple[bool, bool, bool, int, int, str]
 
 GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
 """Rules about memory that grows from step to step."""
@@ -56,7 +56,8 @@ class Advice:
     """The findings of all rules, and notes on those that failed.
 
     Attributes:
-        findings: The largest certain saving first; last resorts at the end.
+        findings: The largest certain saving first; those with a price behind, last resorts at the
+            end.
         notes: One sentence for each fault, with the rules that it stopped.
         growth: What grows from step to step, if a finding is about that.
     """
@@ -130,7 +131,8 @@ def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_SortKey, Finding]]:
     found = []
     for finding in rule.check(evidence):
         is_later = rule.of_cache or finding.low < least
-        key = rule.last_resort, is_later, -finding.low, -finding.high, finding.rule
+        order = rule.last_resort, is_later, rule.has_price
+        key = *order, -finding.low, -finding.high, finding.rule
         found.append((key, finding))
     return found
 

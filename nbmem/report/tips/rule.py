@@ -33,6 +33,8 @@ class Rule:
             Other rules need an allocator's history, which exists for NVIDIA's and AMD's cards.
         of_cache: It saves reserved bytes that are not allocated. What the cache holds follows from
             what is allocated, so a tip that saves much of that comes first.
+        has_price: Its remedy takes time or changes what is computed. Where others save much, their
+            tips come first.
         general: It sees that memory is wasted, and other rules know better why. Its tips are left
             out where another one saves nearly as much.
     """
@@ -44,6 +46,7 @@ class Rule:
     last_resort: bool = False
     anywhere: bool = False
     of_cache: bool = False
+    has_price: bool = False
     general: bool = False
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch._prims_common import compute_required_storage_length
 
@@ -15,8 +15,14 @@ from nbmem.virtual.tensors.operator_call import OperatorCall, facts_of
 if TYPE_CHECKING:
     import torch
 
-    from nbmem.virtual.hardware.last_uses import LastUseLog
+    from nbmem.virtual.hardware.block_uses import BlockUseLog
     from nbmem.virtual.tensors.storages import Storages
+
+_INDEXING = frozenset(
+    f"aten::{name}"
+    for name in ("index.Tensor", "index_select", "gather", "embedding", "take", "masked_select")
+)
+"""They read as many elements of their first tensor as their result has."""
 
 
 def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) -> None:
@@ -31,14 +37,25 @@ def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) ->
         touches.note(did, addr, count, first)
 
 
-def record_uses(storages: Storages, call: OperatorCall, log: LastUseLog) -> None:
-    """Record which blocks an operator used.
+def record_uses(
+    storages: Storages, call: OperatorCall, answer: Any, log: BlockUseLog, begin: int
+) -> None:
+    """Record which blocks an operator used, and how much of each.
 
     A new result's allocation is an event of its own.
+
+    Args:
+        storages: The blocks of all tensors.
+        call: The operator's call.
+        answer: What it returned.
+        log: The log of the card.
+        begin: The log's number of events when the operator began.
     """
     in_backward = in_engine()
-    for _, addr in _used_blocks(storages, call):
-        log.used(addr, in_backward=in_backward)
+    indexed = call.tensors[0] if call.func.name() in _INDEXING else None
+    for tensor, addr in _used_blocks(storages, call):
+        size = (answer if tensor is indexed else tensor).nbytes
+        log.used(addr, size, begin=begin, in_backward=in_backward)
 
 
 def _used_blocks(storages: Storages, call: OperatorCall) -> Iterator[tuple[torch.Tensor, int]]:

@@ -141,12 +141,13 @@ class CardMode(TorchDispatchMode):
         gpu.launched = True
         note_streams(call)
         self.views.on_call_start(call)
+        begin = 0 if gpu.block_uses is None else gpu.block_uses.events
         answer = self._on_card(call)
         self.views.on_call_end(call)
         if gpu.access_log is not None:
             record_access(self.storages, call, gpu.access_log)
-        if gpu.last_uses is not None:
-            record_uses(self.storages, call, gpu.last_uses)
+        if gpu.block_uses is not None:
+            record_uses(self.storages, call, answer, gpu.block_uses, begin)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer

@@ -32,8 +32,8 @@ from nbmem.virtual.warnings import limits_of, warn
 
 if TYPE_CHECKING:
     from nbmem.virtual.cards import Card
+    from nbmem.virtual.hardware.block_uses import BlockUseLog
     from nbmem.virtual.hardware.eager_baseline import EagerEstimate
-    from nbmem.virtual.hardware.last_uses import LastUseLog
 
 LAUNCH_QUEUE = 1024
 """Kernels that may wait on a stream before a launch blocks: what is older has finished. Counted in
@@ -85,7 +85,7 @@ class VirtualGPU:
         rules: The differences between the releases of torch.
         eager_estimate: The estimate of eager mode's bytes for compiled regions; None: no estimate.
         access_log: The log of memory accesses; None: they are not logged.
-        last_uses: The log of the last use of each block; None: there is none.
+        block_uses: The log of what operators use of blocks; None: there is none.
         initialized: Whether the program has used the card, so that a context exists.
         bad_fork: Whether this process was forked from one with a context, so that it can have none.
         chosen: Whether the user requested it; else it may only replace a missing real card.
@@ -127,7 +127,7 @@ class VirtualGPU:
         self.capture = StreamCapture()
         self.launched, self._unfinished = False, 0
         self.access_log: AccessLog | None = None
-        self.last_uses: LastUseLog | None = None
+        self.block_uses: BlockUseLog | None = None
         self.eager_estimate: EagerEstimate | None = None
         self.dropout_state: torch.Tensor | None = None
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"nbmem {card.key} {index or ''}".rstrip())
@@ -191,8 +191,8 @@ class VirtualGPU:
         What it uses is not known.
         """
         self.launched = True
-        if self.last_uses is not None:
-            self.last_uses.complete = False
+        if self.block_uses is not None:
+            self.block_uses.complete = False
 
     def give(self, addr: int) -> None:
         """Free a block; safe in a finalizer that interrupts the allocator."""

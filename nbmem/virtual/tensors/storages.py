@@ -258,8 +258,8 @@ class Storages:
         block.gpu, block.addr, block.owned = gpu, addr, owned
         block.forget_values()
         block.sign_and_seed, block.resized, block.overwritten = POSITIVE, None, None
-        if owned and gpu.last_uses is not None:
-            gpu.last_uses.made(addr, storage.nbytes())
+        if owned and gpu.block_uses is not None:
+            gpu.block_uses.made(addr, storage.nbytes())
         # A dead storage with this key has unregistered already, or sees that it was replaced.
         with gpu.lock:
             self._blocks[block.key] = block

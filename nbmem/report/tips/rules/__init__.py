@@ -43,6 +43,7 @@ from nbmem.report.tips.rules import (
     optimizer_state,
     other_process,
     out_history,
+    partly_used,
     pinned_memory,
     preallocated,
     reference_cycle,
@@ -113,6 +114,7 @@ RULES: tuple[Rule, ...] = (
     offload.RULE,
     workspace.RULE,
     cudnn_benchmark.RULE,
+    partly_used.RULE,
     pinned_memory.RULE,
     card_empty.RULE,
 )

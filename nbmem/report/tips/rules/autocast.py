@@ -82,4 +82,4 @@ def _code(model: str | None, dtype: str) -> str | None:
     )
 
 
-RULE = Rule(name="autocast", text=__doc__, check=check, when="short")
+RULE = Rule(name="autocast", text=__doc__, check=check, when="short", has_price=True)

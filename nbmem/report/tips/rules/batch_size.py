@@ -74,4 +74,4 @@ def largest_batch(e: Evidence) -> tuple[int, int, int] | None:
     return (rows, int(room / each), each) if each > 0 and room > 0 else None
 
 
-RULE = Rule(name="batch_size", text=__doc__, check=check)
+RULE = Rule(name="batch_size", text=__doc__, check=check, has_price=True)

@@ -147,4 +147,4 @@ def _repeated(sizes: Ints, count: int) -> Ints | None:
     return best
 
 
-RULE = Rule(name="checkpointing", text=__doc__, check=check, when="short")
+RULE = Rule(name="checkpointing", text=__doc__, check=check, when="short", has_price=True)

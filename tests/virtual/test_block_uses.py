@@ -1,10 +1,11 @@
-"""When operators last used each block, counted by hand."""
+"""When operators used each block, and how much of it, counted by hand."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="operators are torch's")
+nn = torch.nn
 
-from nbmem.virtual.hardware.last_uses import LEAST_BYTES, LastUseLog
+from nbmem.virtual.hardware.block_uses import LEAST_BYTES, NO_USE, BlockUseLog
 
 MIB_OF_FLOATS = 1 << 18
 
@@ -12,7 +13,7 @@ MIB_OF_FLOATS = 1 << 18
 @pytest.fixture
 def log(gpu):
     torch.ones(4, device="cuda")
-    return LastUseLog(gpu)
+    return BlockUseLog(gpu)
 
 
 def made(mib=1):
@@ -21,7 +22,8 @@ def made(mib=1):
 
 def ends(log):
     """Return by address the events from the last use to the end, and whether it was a backward."""
-    return {addr: (last, bool(back)) for addr, _, last, back in log.end()}
+    rows = log.end()
+    return {addr: (last, bool(back)) for addr, _, last, after, _, back in rows if after == NO_USE}
 
 
 def test_an_operator_uses_what_it_reads_and_writes(log):
@@ -39,13 +41,13 @@ def test_an_operator_uses_what_it_reads_and_writes(log):
 
 def test_what_is_freed_behind_its_last_use_is_as_well_known(log):
     x = made()
-    addr = x.data_ptr()
+    addr, x_bytes = x.data_ptr(), x.nbytes
     x.add_(1)
     kept = made(), made()
     del x
     kept += (made(),)
-    ((found, since_made, since_used, back),) = (row for row in log.end() if row[0] == addr)
-    assert (found, back) == (addr, 0)
+    ((_, since_made, since_used, *rest),) = (row for row in log.end() if row[0] == addr)
+    assert rest == [NO_USE, x_bytes, 0]
     assert since_made == since_used > 3, "an event of its allocation is not behind it"
 
 
@@ -91,9 +93,70 @@ def test_small_blocks_and_memory_of_kernels_are_left_out(log, gpu):
     found = ends(log)
     assert found.keys() == {weights.data_ptr(), product.data_ptr()}
     assert len(small) + len(last) > 0
-    assert gpu.last_uses is None
+    assert gpu.block_uses is None
 
 
 def test_a_kernel_that_is_no_operator_ends_the_knowledge(log, gpu):
     gpu.launch_unseen()
     assert not log.complete
+
+
+def times_between(log, addr):
+    """Return a block's times between two uses: their lengths in events."""
+    rows = [row for row in log.end() if row[0] == addr and row[3] != NO_USE]
+    return [last - following for _, _, last, following, _, _ in rows]
+
+
+def test_a_time_between_two_uses_is_told_where_most_was_allocated_in_it(log):
+    x = made(4)
+    high = made(40)
+    x.add_(1)
+    del high
+    low = made()
+    x.add_(1)
+    assert times_between(log, x.data_ptr()) == [2], "a segment and a block were allocated"
+    assert len(low)
+
+
+def test_what_an_operator_reads_is_in_use_while_it_makes_its_result(log):
+    x = made(4)
+    y = x * 2
+    z = x * 3
+    assert times_between(log, x.data_ptr()) == []
+    assert len(y) == len(z)
+
+
+def test_an_earlier_peak_does_not_count_behind_a_higher_one(log):
+    x = made(4)
+    first = made(8)
+    x.add_(1)
+    higher = made(80)
+    assert times_between(log, x.data_ptr()) == []
+    assert len(first) < len(higher)
+
+
+@pytest.mark.parametrize(
+    ("use", "mib"),
+    [
+        (lambda x, at: x[at], 2),
+        (lambda x, at: x.index_select(0, at), 2),
+        (lambda x, at: x.gather(0, at[:, None].expand(-1, 1 << 18)), 2),
+        (lambda x, at: nn.functional.embedding(at, x), 2),
+        (lambda x, _: x[0] + 1, 1),
+        (lambda x, at: x[at] + x[at], 4),
+    ],
+)
+def test_of_a_view_or_an_indexed_tensor_a_part_is_used(log, use, mib):
+    x = torch.ones(16, MIB_OF_FLOATS, device="cuda")
+    kept = use(x, torch.arange(2, device="cuda"))
+    ((*_, used, _),) = (row for row in log.end() if row[0] == x.data_ptr())
+    assert used == mib << 20
+    assert kept is not None
+
+
+def test_what_is_used_in_large_part_up_to_the_end_has_no_row(log):
+    x = torch.ones(16, MIB_OF_FLOATS, device="cuda")
+    addr, kept = x.data_ptr(), x[:, ::2].sum()
+    del x
+    assert addr not in {row[0] for row in log.end()}
+    assert kept is not None

@@ -1,0 +1,120 @@
+"""A tensor is computed whole, and a small part of it is used.
+
+What it sees
+    A line whose tensors are read once a part of them is chosen, as by `x[:, chosen]`, and are freed
+    without another use: rays of all pixels, scores of all pairs, logits of all positions. Operators
+    have used less than a quarter of them. Only a virtual card knows what operators use. It
+    speaks if the peak is a quarter lower without the rest, or a tenth and that is 1% of the card.
+What it costs
+    The whole tensor, and what the same function computes on the way to it.
+Do instead
+    Choose first and compute behind that: index the function's inputs, not its result.
+When to ignore it
+    The part can be chosen only by the whole, as the largest scores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.core.session.categories import Category
+from nbmem.report.analysis.allocation_lines import allocation_lines, shorten
+from nbmem.report.analysis.unused_memory import partly_used
+from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
+
+if TYPE_CHECKING:
+    from nbmem.core.arrays import Ints
+    from nbmem.core.session.events import Frame
+    from nbmem.report.tips.evidence import Evidence
+
+OFTEN = 0.25
+"""Part of a line's tensors of one size that are used in part: the others make the result."""
+_COMPUTED = (
+    Category.TEMPORARIES,
+    Category.ACTIVATIONS,
+    Category.USER_TENSORS,
+    Category.INPUTS,
+    Category.UNKNOWN,
+)
+_DATA = re.compile(
+    r"\b(?:torch|np)\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|load|tensor)\("
+    r"|\.(?:cuda|to|new_zeros|new_empty|new_full|new_ones)\("
+)
+"""Calls that make or move data, of which a program uses what it needs."""
+
+
+def check(e: Evidence) -> Findings:
+    """Find the line without most of whose tensors the peak is lowest."""
+    found = [(e.peak_saving(_of_same_size(e, rows)), rows) for rows in _by_line(e)]
+    gain, rows = max(found, key=lambda one: one[0], default=(0, np.empty(0, np.int64)))
+    if not gain:
+        return
+    used = dict(zip(*(column.tolist() for column in partly_used(e.card_ledger)), strict=True))
+    part, size = max(used[row] for row in rows.tolist()), _requested(e, rows)
+    less = gain - gain * part // size
+    if not e.is_needless(less):
+        return
+    line = allocation_lines(e.card_ledger)[int(rows[0])].lines[0]
+    what = f"`{shorten(line.text)}` ({line.place})" if line.text else line.place
+    yield RULE.finding(
+        title=f"{what}{line.inside} computes {fmt(size)} of which {fmt(part)} are used: choose that"
+        f" part first, and compute it alone: {fmt(less)} less at the peak",
+        evidence=f"Operators had read {fmt(part)} of it when it was freed. What else the function "
+        "makes of that size, and its gradients, are smaller then, too.",
+        saves=simulated(less, max(less, e.peak_saving(_of_same_size(e, rows, larger=True)))),
+    )
+
+
+def _by_line(e: Evidence) -> list[Ints]:
+    """Group tensors that are used in part by their line and their size.
+
+    Lines are left out whose tensors are mostly used whole.
+    """
+    ledger, a, lines = e.card_ledger, e.card_ledger.allocations, allocation_lines(e.card_ledger)
+    rows = partly_used(ledger).rows
+    rows = rows[np.isin(ledger.category[rows], _COMPUTED)]
+    if not len(rows):
+        return []
+    kinds: dict[tuple[Frame, int], int] = defaultdict(int)
+    for row, each in lines.items():
+        kinds[each.lines[0].frame, int(a.requested[row])] += 1
+    found: dict[tuple[Frame, int], list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        line = lines.get(row)
+        if line is not None and not line.by_module and not _DATA.search(line.lines[0].text):
+            found[line.lines[0].frame, int(a.requested[row])].append(row)
+    return [np.array(same) for kind, same in found.items() if len(same) >= OFTEN * kinds[kind]]
+
+
+def _of_same_size(e: Evidence, rows: Ints, *, larger: bool = False) -> Ints:
+    """Return what a function makes of one size, with the gradients of it.
+
+    What is computed of a part is smaller with that part.
+
+    Args:
+        e: The recording.
+        rows: Tensors that one line makes.
+        larger: Return what is larger, too.
+    """
+    ledger, a, size = e.card_ledger, e.card_ledger.allocations, _requested(e, rows)
+    lines = allocation_lines(ledger)
+    own = lines[int(rows[0])].lines[0].frame
+    place = own.file, own.function
+    frames = {row: line.lines[0].frame for row, line in lines.items()}
+    made = [row for row, frame in frames.items() if (frame.file, frame.function) == place]
+    back = np.flatnonzero(ledger.phases.named(ledger.born_in, "backward"))
+    alike = np.union1d(made, back)
+    sizes = a.requested[alike]
+    found: Ints = alike[(sizes == size) | (larger & (sizes > size))]
+    return found
+
+
+def _requested(e: Evidence, rows: Ints) -> int:
+    return int(e.card_ledger.allocations.requested[rows[0]])
+
+
+RULE = Rule(name="partly_used", text=__doc__, check=check)
