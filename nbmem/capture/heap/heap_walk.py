@@ -24,7 +24,7 @@ from nbmem.capture.heap.unreachable import (
 )
 from nbmem.capture.interpreter.class_kinds import is_node
 from nbmem.capture.interpreter.object_members import is_a
-from nbmem.capture.interpreter.roots import Place, places, skipped_dictionaries
+from nbmem.capture.interpreter.roots import Place, places, skipped_objects
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
@@ -178,7 +178,7 @@ def _storages_from(
     found: set[tuple[int, int]] = set()
 
     def steps() -> Generator[None]:
-        reach = ForwardWalk(torch, skipped_dictionaries(namespace), cut.edges)
+        reach = ForwardWalk(torch, skipped_objects(namespace), cut.edges)
         yield from reach.steps(objects)
         seen = TensorStorages(torch)
         yield from _see(seen, reach.tensors)
@@ -239,7 +239,7 @@ class _WalkInProgress:
         torch, namespace, seen = self._torch, self._namespace, self._seen
         begun = [place for place in places(namespace) if not self._cut.place(place)]
         yield None
-        reach = ForwardWalk(torch, skipped_dictionaries(namespace), self._cut.edges)
+        reach = ForwardWalk(torch, skipped_objects(namespace), self._cut.edges)
         yield from reach.steps([place.obj for place in begun])
         self._deep = reach.graphs.deep
         if self._met is not None:

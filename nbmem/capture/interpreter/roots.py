@@ -10,6 +10,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import FOREIGN
+from nbmem.capture.interpreter.ended_functions import frames_of_names
 from nbmem.capture.interpreter.notebook_cells import cell_of, running_shell
 from nbmem.capture.interpreter.object_members import (
     attributes_of,
@@ -68,12 +69,13 @@ def places(namespace: Mapping[str, Any]) -> Iterator[Place]:
     yield from _modules(namespace)
 
 
-def skipped_dictionaries(namespace: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the dictionaries that a heap walk must not enter.
+def skipped_objects(namespace: Mapping[str, Any]) -> Iterator[object]:
+    """Yield the dictionaries and frames that a heap walk must not enter.
 
     Their values are starting points of their own, or contain no tensor of the notebook.
     """
     yield namespace
+    yield from frames_of_names()
     for module in list(sys.modules.values()):
         if isinstance_of_module(module):
             yield module_namespace(module)

@@ -10,7 +10,8 @@ What it costs
 Do instead
     Choose first and compute behind that: index the function's inputs, not its result.
 When to ignore it
-    The part can be chosen only by the whole, as the largest scores.
+    The part can be chosen only by the whole, as the largest scores. Lines with a softmax, a norm or
+    a sum are left alone.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _DATA = re.compile(
     r"|\.(?:cuda|to|new_zeros|new_empty|new_full|new_ones)\("
 )
 """Calls that make or move data, of which a program uses what it needs."""
+_OF_ALL = re.compile(r"softmax|norm|logsumexp|sort|topk|cumsum|cumprod|fft|unique|median")
+"""Functions whose every element depends on others: no part can be chosen first."""
 
 
 def check(e: Evidence) -> Findings:
@@ -85,7 +88,9 @@ def _by_line(e: Evidence) -> list[Ints]:
     found: dict[tuple[Frame, int], list[int]] = defaultdict(list)
     for row in rows.tolist():
         line = lines.get(row)
-        if line is not None and not line.by_module and not _DATA.search(line.lines[0].text):
+        if line is None or line.by_module:
+            continue
+        if not (_DATA.search(line.lines[0].text) or _OF_ALL.search(line.lines[0].text)):
             found[line.lines[0].frame, int(a.requested[row])].append(row)
     return [np.array(same) for kind, same in found.items() if len(same) >= OFTEN * kinds[kind]]
 
