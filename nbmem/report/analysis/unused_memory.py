@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 PARTLY = 0.25
 """Part of an allocation below which it is used in part."""
+LEAST_PART = 512
+"""Bytes from which a part was chosen. Less is a number that an operator leaves in the memory of
+what it has summed up, as `mse_loss` does:
+ https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/Loss.cpp"""
+AT_ONCE = 8
+"""Most events between the last use of a chosen tensor and its release. What lives on has another
+purpose."""
 
 
 class Unused(NamedTuple):
@@ -35,7 +42,7 @@ class Unused(NamedTuple):
 
 
 class PartlyUsed(NamedTuple):
-    """Allocations of which operators used a small part until they were freed.
+    """Allocations of which operators used a small part and that were freed then.
 
     Attributes:
         rows: The allocations, ascending.
@@ -52,8 +59,9 @@ def partly_used(card_ledger: CardLedger) -> PartlyUsed:
     if uses is None:
         return PartlyUsed(*[np.empty(0, np.int64)] * 2)
     rows = rows_at(a, uses.addr, uses.made, card_ledger.events)
-    such = (rows >= 0) & (uses.following < 0) & (uses.used > 0)
-    such &= (a.freed[rows] < card_ledger.events) & (uses.used < PARTLY * a.requested[rows])
+    such = (rows >= 0) & (uses.following < 0) & (uses.used >= LEAST_PART)
+    such &= (a.freed[rows] < card_ledger.events) & (a.freed[rows] <= uses.last + AT_ONCE)
+    such &= uses.used < PARTLY * a.requested[rows]
     order = np.flatnonzero(such)
     order = order[np.argsort(rows[order])]
     return PartlyUsed(rows[order], uses.used[order])

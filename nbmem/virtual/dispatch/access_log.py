@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 _INDEXING = frozenset(
     f"aten::{name}"
-    for name in ("index.Tensor", "index_select", "gather", "embedding", "take", "masked_select")
+    for name in (
+        "index.Tensor",
+        "index_select",
+        "gather",
+        "embedding",
+        "take",
+        "masked_select",
+        "diagonal_copy",
+    )
 )
 """They read as many elements of their first tensor as their result has."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import saver_of, without_shape
 from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.growth_candidates import variable_of
@@ -18,6 +19,7 @@ from nbmem.report.analysis.unused_memory import unused_memory
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Frame
+    from nbmem.report.analysis.allocation_lines import AllocationLine
     from nbmem.report.analysis.unused_memory import Unused
     from nbmem.report.tips.evidence import Evidence
 
@@ -40,6 +42,7 @@ LATE = 0.9
 MUCH = 0.25
 """Part of the peak from which unused memory is looked at."""
 _CALLS = ("forward", "inference")
+_ASSIGNED = re.compile(r"([^\W\d]\w*) = ")
 _CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
 
 
@@ -47,17 +50,20 @@ class UnusedHolder(NamedTuple):
     """The holder of unused memory.
 
     Attributes:
-        kind: `variable`, `line` or `graph`.
+        kind: `variable`, `line`, `graph`, or `second graph`, which is that of a backward.
         text: The variable with its container, or the line's function.
         function: The function that has the variable, or the line's file.
+        usual: Whether most programs keep it as long: a module's result, the temporaries of a
+            function.
     """
 
     kind: str
     text: str = ""
     function: str = ""
+    usual: bool = False
 
 
-_GRAPH = UnusedHolder("graph")
+_GRAPH, _SECOND_GRAPH = UnusedHolder("graph"), UnusedHolder("second graph")
 
 
 def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
@@ -73,13 +79,16 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     found: dict[UnusedHolder, list[int]] = defaultdict(list)
     last: dict[_Kind, UnusedHolder] = {}
     known: dict[tuple[object, ...], UnusedHolder | None] = {}
+    read = _read_graphs(e)
     for at in np.flatnonzero(_counts(e, unused))[::-1].tolist():
         row, back = int(unused.rows[at]), bool(unused.in_backward[at])
         line = lines.get(row)
         alike = ledger.names[row], ledger.category[row], ledger.born_in[row], line, back
         if alike not in known:
-            known[alike] = _holder(e, row, in_backward=back)
+            known[alike] = _holder(e, row, read, in_backward=back)
         holder = known[alike]
+        if holder is None and _is_of_second_graph(e, row, int(unused.since[at])):
+            holder = _SECOND_GRAPH
         if holder is not None and line is not None:
             kind = line.lines[0].frame, int(a.requested[row])
             holder = last.setdefault(kind, holder)
@@ -151,25 +160,65 @@ def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
     return found
 
 
-def _holder(e: Evidence, row: int, *, in_backward: bool) -> UnusedHolder | None:
-    """Return what keeps an allocation; None if nothing tells."""
+def _holder(
+    e: Evidence, row: int, read: frozenset[int], *, in_backward: bool
+) -> UnusedHolder | None:
+    """Return what keeps an allocation; None if nothing tells.
+
+    Args:
+        e: The recording.
+        row: The allocation.
+        read: The phases whose graphs a backward has read.
+        in_backward: Whether a backward has used it.
+    """
     place = variable_of(e.card_ledger, row)
-    if place is not None and place.path.isidentifier() and _is_result(e, row):
-        return None  # `out = model(x)`: as everybody writes it
     if place is not None and place.by_graph:
         return None  # rules of their own tell of graphs that variables keep
     if place is not None:
         container = _CONTAINER.match(place.path)
-        return UnusedHolder("variable", container[0] if container else place.path, place.function)
+        usual = place.path.isidentifier() and _is_result(e, row)
+        root = container[0] if container else place.path
+        return UnusedHolder("variable", root, place.function, usual)
     category = e.card_ledger.category[row]
-    if category == Category.ACTIVATIONS:
+    line = allocation_lines(e.card_ledger).get(row)
+    if category == Category.ACTIVATIONS and int(e.card_ledger.born_in[row]) not in read:
         saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
         return _GRAPH if saved and not (in_backward or _is_freed_by_backward(e, row)) else None
-    line = allocation_lines(e.card_ledger).get(row)
+    if category in (Category.ACTIVATIONS, Category.TEMPORARIES):
+        return _assigned(line)
     if category == Category.UNKNOWN and line is not None:
         frame = line.lines[0].frame
         return UnusedHolder("line", frame.function, frame.file)
     return None  # a call's arguments live as long as the call
+
+
+def _is_of_second_graph(e: Evidence, row: int, since: int) -> bool:
+    """Return whether a backward saved it for one of its own that never came."""
+    ledger, born = e.card_ledger, int(e.card_ledger.born_in[row])
+    return (
+        born >= 0
+        and ledger.phases.names[born] == "backward"
+        and ledger.category[row] == Category.ACTIVATIONS
+        and int(ledger.phases.of(np.array([since]))[0]) == born
+    )
+
+
+def _assigned(line: AllocationLine | None) -> UnusedHolder | None:
+    """Return the variable to which a line assigns what it makes, else None."""
+    name = None if line is None else _ASSIGNED.match(line.lines[0].text)
+    if line is None or name is None:
+        return None
+    function = line.lines[0].frame.function
+    inside = "" if function.startswith(TOP_LEVEL) else f"{function}()"
+    return UnusedHolder("variable", name[1], inside, usual=True)
+
+
+def _read_graphs(e: Evidence) -> frozenset[int]:
+    """Return the phases of whose activations a backward has freed some."""
+    ledger, freed = e.card_ledger, e.card_ledger.allocations.freed
+    of_graph = ledger.category == Category.ACTIVATIONS
+    by_backward = ledger.phases.named(ledger.phases.of(freed), "backward")
+    return frozenset(ledger.born_in[of_graph & by_backward].tolist())
 
 
 def _is_freed_by_backward(e: Evidence, row: int) -> bool:

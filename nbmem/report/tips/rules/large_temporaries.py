@@ -48,11 +48,12 @@ PARTS = 8
 LISTED = 4
 """Tensors of one line from which they are the items of a list."""
 _DATA = re.compile(
-    r"\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor|from_numpy)\("
+    r"(?<!\[)\btorch\.(?:rand|randn|randint|randperm|zeros|ones|empty|full|arange|eye|tensor"
+    r"|from_numpy)\("
     r"|\.cuda\(|\.to\((?!dtype=|[\w.]*dtype\)|torch\.(?:b?float|int|uint|half|double|long|bool)\d*\))"
 )
 """Calls that make or move data: a function with one does not only compute. A conversion to another
-type computes, and so does `torch.zeros_like(x)`."""
+type computes, and so do `torch.zeros_like(x)` and an index (`x[torch.randperm(n)]`)."""
 _MATRIX_PRODUCT = re.compile(r"@|\b(?:matmul|bmm|einsum|baddbmm)\(")
 _SQUARED_DIFFERENCE = re.compile(
     r"\bpow\([^,]+ - [^,]+, *2\)|\([^()]+ - [^()]+\)(?: *\*\* *2|\.pow\(2\)|\.square\(\))"

@@ -52,7 +52,7 @@ _OF_ALL = re.compile(r"softmax|norm|logsumexp|sort|topk|cumsum|cumprod|fft|uniqu
 
 def check(e: Evidence) -> Findings:
     """Find the line without most of whose tensors the peak is lowest."""
-    found = [(e.peak_saving(_of_same_size(e, rows)), rows) for rows in _by_line(e)]
+    found = [(e.peak_saving(_on_the_way(e, rows)), rows) for rows in _by_line(e)]
     gain, rows = max(found, key=lambda one: one[0], default=(0, np.empty(0, np.int64)))
     if not gain:
         return
@@ -68,7 +68,7 @@ def check(e: Evidence) -> Findings:
         f" part first, and compute it alone: {fmt(less)} less at the peak",
         evidence=f"Operators had read {fmt(part)} of it when it was freed. What else the function "
         "makes of that size, and its gradients, are smaller then, too.",
-        saves=simulated(less, max(less, e.peak_saving(_of_same_size(e, rows, larger=True)))),
+        saves=simulated(less, gain),
     )
 
 
@@ -95,26 +95,30 @@ def _by_line(e: Evidence) -> list[Ints]:
     return [np.array(same) for kind, same in found.items() if len(same) >= OFTEN * kinds[kind]]
 
 
-def _of_same_size(e: Evidence, rows: Ints, *, larger: bool = False) -> Ints:
-    """Return what a function makes of one size, with the gradients of it.
+def _on_the_way(e: Evidence, rows: Ints) -> Ints:
+    """Return what was made on the way to a result, with its gradients.
 
-    What is computed of a part is smaller with that part.
+    What is computed of a part is smaller with that part: tensors of the result's size or larger
+    that the same call of its function has made, and what backwards make of such sizes.
 
     Args:
         e: The recording.
-        rows: Tensors that one line makes.
-        larger: Return what is larger, too.
+        rows: The results, which one line makes.
     """
-    ledger, a, size = e.card_ledger, e.card_ledger.allocations, _requested(e, rows)
-    lines = allocation_lines(ledger)
-    own = lines[int(rows[0])].lines[0].frame
-    place = own.file, own.function
-    frames = {row: line.lines[0].frame for row, line in lines.items()}
-    made = [row for row, frame in frames.items() if (frame.file, frame.function) == place]
-    back = np.flatnonzero(ledger.phases.named(ledger.born_in, "backward"))
-    alike = np.union1d(made, back)
-    sizes = a.requested[alike]
-    found: Ints = alike[(sizes == size) | (larger & (sizes > size))]
+    ledger, a, lines = e.card_ledger, e.card_ledger.allocations, allocation_lines(e.card_ledger)
+    first = lines[int(rows[0])]
+    call = (*first.lines, *first.callers)[1:2] or first.lines
+    place = call[0].frame
+    made = np.array(
+        [
+            row
+            for row, line in lines.items()
+            if any(user.frame == place for user in (*line.lines, *line.callers))
+            and a.requested[row] >= a.requested[rows[0]]
+        ]
+    )
+    back = ledger.phases.named(ledger.born_in, "backward") & np.isin(a.requested, a.requested[made])
+    found: Ints = np.union1d(made, np.flatnonzero(back))
     return found
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from nbmem.report.analysis.allocation_lines import UserLine, allocation_lines, shorten
 from nbmem.report.analysis.growth_candidates import common_place, variable_of
 from nbmem.report.tips.detectors.unused_holders import UnusedHolder, unused_by_holder
-from nbmem.report.tips.evidence import NEEDLESS, NEEDLESS_OF_CARD
+from nbmem.report.tips.evidence import LARGE_PART, NEEDLESS, NEEDLESS_OF_CARD
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def check(e: Evidence) -> Findings:
     for holder, (rows, since) in unused_by_holder(e).items():
         if e.worth(int(block[rows].sum())):
             gain = e.peak_saving(rows, since)
+            if holder.usual and not e.dominates(gain, LARGE_PART):
+                continue  # `out = model(x)`: as everybody writes it
             if best is None or gain > best[0]:
                 best = gain, holder, rows, since
     # Every loop keeps a small batch too long.
@@ -68,6 +70,13 @@ def _finding(e: Evidence, gain: int, holder: UnusedHolder, rows: Ints, since: In
             title=f"No backward reads what {_common_function(e, rows[at_peak])} saves: "
             f"{fmt(gain)} less at the peak under torch.no_grad()",
             evidence=f"Graphs keep {fmt(size)} of it at the peak that {unused}.",
+            saves=simulated(gain),
+        )
+    if holder.kind == "second graph":
+        return RULE.finding(
+            title="No backward reads the graph that `create_graph=True` makes of a backward: "
+            f"{fmt(gain)} less at the peak without it",
+            evidence=f"It keeps {fmt(size)} at the peak that {unused}.",
             saves=simulated(gain),
         )
     if holder.kind == "line":
@@ -102,6 +111,8 @@ def _names(e: Evidence, holder: UnusedHolder, rows: Ints) -> list[str]:
         if place is not None and place.path.startswith(holder.text):
             sizes[place.path.partition("[")[0]] += int(size)
     large = [name for name, size in sizes.items() if size >= PART * sum(sizes.values())]
+    if not large:
+        return [holder.text]
     return large if len(large) <= LISTED else [common_place(large) or holder.text]
 
 
