@@ -41,10 +41,10 @@ def install(data: Path, socket_path: Path, env: dict[str, str]) -> subprocess.Po
         listener.listen()
         inherited = listener.fileno()
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.forked_kernels", str(inherited)],
+            [sys.executable, "-m", "tests.forked_kernels", str(inherited)],
             env=env,
             pass_fds=[inherited],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[1],
         )
 
 

@@ -166,7 +166,7 @@ def opened(page, server, request):
     Its kernel has imported torch before if the first cell does, and the marker asks for no new
     process.
     """
-    from tests.browser import forked_kernels
+    from tests import forked_kernels
     from tests.browser.pages import Notebook
 
     (marker,) = request.node.iter_markers("cells")

@@ -14,7 +14,7 @@ from typing import Any
 
 import nbformat
 
-from tests.browser import forked_kernels
+from tests import forked_kernels
 
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "nbmem" / "labextension"
