@@ -76,12 +76,12 @@ def serve(inherited: int) -> None:
                         selector.close()
                         listener.close()
                         connection.close()
-                        _become_kernel(*json.loads(message), files)
+                        _become_kernel(message, files)
                     for file in files:
                         os.close(file)
                     connection.sendall(f"{kernel}\n".encode())
                     selector.register(connection, selectors.EVENT_READ, os.pidfd_open(kernel))
-                else:
+                elif isinstance(key.fileobj, socket.socket):
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(key.data, signal.SIGKILL)
                     os.close(key.data)
@@ -89,15 +89,14 @@ def serve(inherited: int) -> None:
                     key.fileobj.close()
 
 
-def _become_kernel(
-    arguments: list[str], folder: str, environment: dict[str, str], files: list[int]
-) -> None:
+def _become_kernel(message: bytes, files: list[int]) -> None:
     """Take over what the process that asked was started with.
 
     The last of its files stays open: the other end sees when this process has ended.
     """
     import runpy
 
+    arguments, folder, environment = json.loads(message)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()  # as Jupyter starts a kernel: a terminal's Ctrl-C is not for it
     for number, file in enumerate(files[:3]):
