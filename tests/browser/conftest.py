@@ -44,7 +44,8 @@ def _why_not(items: list[pytest.Item]) -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cells(*code): of the notebook that the test opens")
+    cells = "cells(*code, name, new_process): of the notebook that the test opens"
+    config.addinivalue_line("markers", cells)
     config.addinivalue_line("markers", "oldest: is run in the oldest JupyterLab, too")
 
 
@@ -160,12 +161,22 @@ def notebook(page, lab, request):
 
 
 def opened(page, server, request):
-    """An open notebook on this server."""
+    """An open notebook on this server.
+
+    Its kernel has imported torch before if the first cell does, and the marker asks for no new
+    process.
+    """
+    from tests import forked_kernels
     from tests.browser.pages import Notebook
 
     (marker,) = request.node.iter_markers("cells")
     name = marker.kwargs.get("name") or f"{request.node.name}.ipynb"
-    server.notebook(name, *[cell.replace("{name}", name) for cell in marker.args])
+    forked = "import torch" in marker.args[0] and not marker.kwargs.get("new_process")
+    server.notebook(
+        name,
+        *[cell.replace("{name}", name) for cell in marker.args],
+        kernel=forked_kernels.KERNEL if forked else "python3",
+    )
     notebook = Notebook(page, server, name)
     notebook.open()
     notebook.show_sidebar()

@@ -14,6 +14,8 @@ from typing import Any
 
 import nbformat
 
+from tests import forked_kernels
+
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "nbmem" / "labextension"
 OVERRIDES = {
@@ -55,6 +57,7 @@ class Server:
             "XDG_CONFIG_HOME": str(root / "settings"),
             "PYTHONPATH": str(ROOT),
         }
+        self._forks: subprocess.Popen[bytes] | None = None
         options = [
             "--no-browser",
             "--allow-root",
@@ -88,12 +91,15 @@ class Server:
         """Return the environment of the server's kernels."""
         return dict(self._env)
 
-    def notebook(self, name: str, *cells: str) -> str:
+    def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
         """Write a notebook without traces of earlier runs; return its name."""
+        if kernel == forked_kernels.KERNEL and self._forks is None:
+            places = self._root / "data", self._root / "forks"
+            self._forks = forked_kernels.install(*places, self._env)
         for touched in self._notebooks.glob(f"{name}.*"):
             touched.unlink()
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-        book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        book.metadata["kernelspec"] = {"name": kernel, "display_name": "Python 3"}
         nbformat.write(book, self._notebooks / name)
         return name
 
@@ -140,6 +146,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._forks is not None:
+            self._forks.kill()
+            self._forks.wait()
         self._log.close()
 
     def _wait(self, seconds: float = 90) -> str:

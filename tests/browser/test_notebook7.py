@@ -7,7 +7,7 @@ from tests.browser.pages import LOAD, expect
 
 
 @pytest.mark.oldest
-@pytest.mark.cells(LOAD, "%%memtrace\nx = torch.zeros(2**22, device='cuda')")
+@pytest.mark.cells(LOAD, "%%memtrace\nx = torch.zeros(2**22, device='cuda')", new_process=True)
 def test_the_sidebar_is_live_beside_the_notebook(page, notebook7, request):
     notebook = opened(page, notebook7, request)
     notebook.run(0)
@@ -21,7 +21,11 @@ def test_the_sidebar_is_live_beside_the_notebook(page, notebook7, request):
     assert page.get_by_test_id("nbmem-status").count() == 0  # Notebook 7 has no status bar
 
 
-@pytest.mark.cells(LOAD, "%%memtrace\nx = [torch.zeros(2**22, device='cuda') for _ in range(4)]")
+@pytest.mark.cells(
+    LOAD,
+    "%%memtrace\nx = [torch.zeros(2**22, device='cuda') for _ in range(4)]",
+    new_process=True,
+)
 def test_the_explorer_is_drawn_without_requests(page, notebook7, request):
     asked = []
     page.on("request", lambda one: asked.append(one.url))

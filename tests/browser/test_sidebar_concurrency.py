@@ -33,7 +33,7 @@ def test_each_of_several_cards_is_shown(notebook, page):
     expect(cards[1].get_by_test_id("nbmem-process")).to_have_text("unknown")
 
 
-@pytest.mark.cells(LOAD, ALLOCATE)
+@pytest.mark.cells(LOAD, ALLOCATE, new_process=True)  # they read each other's environment
 def test_notebooks_that_run_at_once_are_each_followed_and_name_each_other(notebook, page, lab):
     notebook.run(0)
     notebook.run(1, wait=False)

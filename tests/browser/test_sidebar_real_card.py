@@ -38,7 +38,7 @@ print(json.dumps({
 }))"""
 
 
-@pytest.mark.cells(LOAD, TRAIN, SAID)
+@pytest.mark.cells(LOAD, TRAIN, SAID, new_process=True)
 def test_a_real_card_is_shown_live_and_as_it_is(notebook, page, lab, pictures):
     notebook.run(0)
     notebook.wait_link("live")

@@ -20,6 +20,7 @@ from nbmem.estimates.programs import environment, programs
 from nbmem.estimates.programs.serialization import pack
 from nbmem.estimates.runs.probe_run import Request, probe
 from nbmem.estimates.runs.subprocess_client import EstimateError, EstimateProcess
+from tests.forked_command import run_forked
 
 
 @pytest.fixture
@@ -282,16 +283,12 @@ def test_an_interrupt_ends_the_process(notebook):
 
 
 def test_the_command_line_writes_both_files(tmp_path):
-    import subprocess
-    import sys
-
     (tmp_path / "train.py").write_text(
         "import torch\nrows = 64\nx = torch.zeros(rows, 1 << 20, device='cuda')\n"
     )
     line = "fit train.py --vary rows --gpu T4 --between 64 8192 --margin 0"
-    command = [sys.executable, "-m", "nbmem", *line.split()]
-    command += ["--json", "o.json", "--html", "o.html"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = [*line.split(), "--json", "o.json", "--html", "o.html"]
+    done = run_forked(words, tmp_path, {}, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "o.json").read_text())
     card = virtual.find_card("T4")

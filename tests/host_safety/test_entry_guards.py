@@ -91,7 +91,7 @@ def threads_that_train():
         torch.ones(1, device="cuda")
         for name, scene in threads.SCENES.items():
             if name != "asked":
-                scene(threads.Stage("cuda", 2, 4, 1, {}, traced=True, traces=[]))
+                scene(threads.Stage("cuda", 2, 2, 1, {}, traced=True, traces=[]))
 
 
 @pytest.mark.parametrize("scenario", [notebook, threads_that_train])

@@ -11,24 +11,96 @@ nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
+from jupyter_client import BlockingKernelClient
+from jupyter_core.utils import run_sync
+
 LOAD = "%load_ext nbmem\n%nbmem gpu L4\nimport torch"
 
 
-@pytest.fixture
-def notebook():
-    """Run cells in their own kernel; return the outputs, also of a failure."""
+RESET = """\
+if "nbmem" in get_ipython().extension_manager.loaded:
+    get_ipython().run_line_magic("unload_ext", "nbmem")
+get_ipython().reset(new_session=True)"""
 
-    def run(*cells):
-        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-        client = nbclient.NotebookClient(book, timeout=120, kernel_name="python3")
+
+class Kernel:
+    """A kernel that runs notebooks one after the other."""
+
+    def __init__(self):
+        self._client = nbclient.NotebookClient(_notebook(), timeout=120, kernel_name="python3")
+        self.run()
+
+    def run(self, *cells, **options):
+        """Return the outputs of these cells, and the failure that ended them."""
+        book = self._client.nb = _notebook(*cells)
         failed = None
         try:
-            client.execute()
+            self._client.execute(**{"cleanup_kc": False, **options})
         except nbclient.exceptions.CellExecutionError as err:
             failed = err
         return [cell.outputs for cell in book.cells if "outputs" in cell], failed
 
-    return run
+    def reset(self):
+        """Unload nbmem and forget all variables and cells."""
+        execute = run_sync(self._client.kc.execute_interactive)
+        reply = execute(RESET, silent=True, timeout=60)
+        assert reply["content"]["status"] == "ok"
+
+    def connect(self):
+        """Return a client that gets each message as it comes."""
+        client = BlockingKernelClient(connection_file=self._client.km.connection_file)
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        return client
+
+    def interrupt(self):
+        """Interrupt the cell that runs."""
+        run_sync(self._client.km.interrupt_kernel)()
+
+    def close(self):
+        """End the process."""
+        self.run(cleanup_kc=True)
+
+
+def _notebook(*cells):
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The kernel that the tests share; none before the first and after a failure."""
+    running = []
+    yield running
+    for kernel in running:
+        kernel.close()
+
+
+@pytest.fixture
+def kernel(kernels, request):
+    """A kernel as after its start, but for the modules that it has imported."""
+    if not kernels:
+        kernels.append(Kernel())
+    failures = request.session.testsfailed
+    yield kernels[0]
+    if request.session.testsfailed == failures:
+        kernels[0].reset()
+    else:
+        kernels.pop().close()
+
+
+@pytest.fixture
+def notebook(kernel):
+    """Run cells in the shared kernel; return the outputs, also of a failure."""
+    return kernel.run
+
+
+@pytest.fixture
+def new_kernel():
+    """A kernel that has imported nothing."""
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
 
 
 def _reports(outputs):
@@ -187,10 +259,8 @@ def _plain(traceback):
     ["time.sleep(60)", "import asyncio\nfor _ in range(600):\n    await asyncio.sleep(0.1)"],
     ids=["sync", "await"],
 )
-def test_an_interrupted_cell_shows_its_report(wait):
-    from jupyter_client.manager import start_new_kernel
-
-    manager, client = start_new_kernel()
+def test_an_interrupted_cell_shows_its_report(wait, kernel):
+    client = kernel.connect()
     try:
         client.execute_interactive(LOAD, timeout=120)
         message = client.execute(
@@ -205,7 +275,7 @@ def test_an_interrupted_cell_shows_its_report(wait):
                 continue
             seen.append((got["msg_type"], got["content"]))
             if got["msg_type"] == "stream" and "waiting" in got["content"]["text"]:
-                manager.interrupt_kernel()
+                kernel.interrupt()
             if got["msg_type"] == "status" and got["content"]["execution_state"] == "idle":
                 break
         kinds = [kind for kind, _ in seen]
@@ -216,13 +286,12 @@ def test_an_interrupted_cell_shows_its_report(wait):
         assert reply["content"]["status"] == "ok"
     finally:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
 
 
-def test_loading_into_a_kernel_imports_neither_numpy_nor_a_report(notebook):
+def test_loading_into_a_kernel_imports_neither_numpy_nor_a_report(new_kernel):
     look = "import sys\nprint([m for m in LATER if m in sys.modules])"
     later = "LATER = ['numpy', 'nbmem.report.model', 'nbmem.estimates', 'nbmem.core.session.oom']"
-    outputs, failed = notebook(f"{later}\n%load_ext nbmem", look, f"import numpy\n{look}")
+    outputs, failed = new_kernel.run(f"{later}\n%load_ext nbmem", look, f"import numpy\n{look}")
     assert failed is None
     assert outputs[1][0].text == "[]\n"
     assert outputs[2][0].text == "['numpy']\n"  # the list would show one

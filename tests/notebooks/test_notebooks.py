@@ -1,6 +1,7 @@
 """Notebooks run from top to bottom and are kept without outputs."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("ipykernel")
 pytest.importorskip("torch")
 
 from nbmem.virtual.patches.compiled.compiler import PLANNED
+from tests import forked_kernels
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 FOR_SITE = FOLDER.parent / "out" / "notebooks"
@@ -72,8 +74,20 @@ SHOWN = {
 """What the outputs of each notebook have to say."""
 
 
+@pytest.fixture(scope="module")
+def kernel_name(tmp_path_factory):
+    """Name of the kernels that are forked from a process that has imported torch."""
+    folder = tmp_path_factory.mktemp("kernels")
+    forks = forked_kernels.install(folder, folder / "forks", dict(os.environ))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder))
+        yield forked_kernels.KERNEL
+    forks.kill()
+    forks.wait()
+
+
 @pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
-def executed(request, tmp_path_factory):
+def executed(request, tmp_path_factory, kernel_name):
     """Run a notebook once."""
     book = nbformat.read(request.param, as_version=4)
     if any("ipyparallel" in cell.source for cell in book.cells):
@@ -82,7 +96,7 @@ def executed(request, tmp_path_factory):
         pytest.importorskip("transformers", reason="one notebook builds language models")
     folder = tmp_path_factory.mktemp("run")
     client = nbclient.NotebookClient(
-        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        book, timeout=300, kernel_name=kernel_name, resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
     FOR_SITE.mkdir(parents=True, exist_ok=True)

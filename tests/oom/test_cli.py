@@ -1,10 +1,10 @@
 """Out of memory on the command line, and comparison of recordings."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.forked_command import run_forked
 
 pytestmark = pytest.mark.torch
 SCRIPT = """
@@ -24,10 +24,7 @@ def nbmem(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
 
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "nbmem", *words],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return run_forked(words, tmp_path, {}, timeout=300)
 
     return run
 

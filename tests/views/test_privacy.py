@@ -7,10 +7,8 @@ import gzip
 import io
 import json
 import lzma
-import os
 import pickletools
 import re
-import subprocess
 import sys
 import zipfile
 import zlib
@@ -32,6 +30,7 @@ from nbmem.core.session.session import Session, Source
 from nbmem.frontends.cli import main
 from nbmem.report.analysis import build_report, card_ledger_of
 from nbmem.views.exports import FORMATS
+from tests.forked_command import run_forked
 from tests.recorded_runs import load, session_of
 
 USER, HOST = "zaphodq", "heart-of-gold"
@@ -175,14 +174,12 @@ def test_a_script_is_run_and_saved_privately(tmp_path):
     script = home / "train.py"
     script.write_text("import torch\nx = torch.ones(1 << 20, device='cuda')\n")
     files = {name: tmp_path / f"run.{name}" for name in ("nbmem", "json")}
-    command = [sys.executable, "-m", "nbmem", "run", script, "--gpu", "T4", "--stacks", "--private"]
-    done = subprocess.run(
-        [*map(str, command), "--save", files["nbmem"], "--json", files["json"]],
-        capture_output=True,
-        check=True,
-        env={**os.environ, "HOME": str(home), "USERPROFILE": str(home)},
-    )
-    assert secrets_in(done.stdout) == set()
+    words = ["run", script, "--gpu", "T4", "--stacks", "--private"]
+    words += ["--save", files["nbmem"], "--json", files["json"]]
+    env = {"HOME": str(home), "USERPROFILE": str(home)}
+    done = run_forked([*map(str, words)], tmp_path, env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert secrets_in(done.stdout.encode()) == set()
     assert [secrets_in(path.read_bytes()) & {USER} for path in files.values()] == [set()] * 2
     session = nbmem.open(files["nbmem"]).session
     names = {frame.file for stack in session.stacks for frame in stack}

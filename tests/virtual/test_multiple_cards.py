@@ -1,8 +1,6 @@
 """Several cards: counters of each, and calls to the right one."""
 
 import io
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,6 +10,7 @@ from torch import nn
 from nbmem import virtual
 from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
+from tests.forked_command import run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore::nbmem.virtual.NbmemWarning")
 
@@ -336,8 +335,7 @@ def test_a_script_runs_on_two_and_each_has_its_report(tmp_path):
     script.write_text(SCRIPT)
 
     def nbmem(*arguments):
-        command = [sys.executable, "-m", "nbmem", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return run_forked([*map(str, arguments)], tmp_path, {}, timeout=300)
 
     done = nbmem("run", script, "--gpu", "2xT4", "--save", saved)
     assert done.returncode == 0, done.stderr
