@@ -33,6 +33,7 @@ from nbmem.report.analysis.growth_candidates import (
     with_parts,
 )
 from nbmem.report.analysis.program_names import is_expression, items_of
+from nbmem.report.tips.detectors.lost_tensors import lost_tensors
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 FEWEST = 3
 """Passes whose results are live at one moment."""
+MOSTLY = 0.75
+"""Part of what is kept that a line leaves behind, from which that line is told alone."""
 MANY, PART = 16, 0.1
 """Passes that count although each keeps little: those of a tenth of the largest one, or more."""
 
@@ -66,6 +69,9 @@ def check(e: Evidence) -> Findings:
     passes = 0 if graphs or any(map(in_traceback, ways)) else passes_kept(e)
     if passes >= FEWEST and e.worth(size):
         contexts = sorted({way for way in ways if is_context(way)})
+        lost = None if contexts else lost_tensors(e)
+        if lost is not None and e.freed_bytes(e.held_in(lost.rows)) >= MOSTLY * size:
+            return  # the line that leaves them behind says more
         yield _finding(size, passes, kept=[(way, None) for way in contexts], code=None)
 
 

@@ -18,7 +18,7 @@ When to ignore it
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,17 +26,15 @@ import numpy as np
 
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import is_context
-from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
+from nbmem.report.tips.detectors.lost_tensors import lost_tensors
 from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, simulated
 
 if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
 
-FEWEST, LEAST_OF_PEAK = 4, 0.1
-"""Equal tensors, and the part of the peak, from which what nothing reaches is told."""
 THROUGH = "a reference cycle through "
 
 
@@ -62,28 +60,20 @@ def check(e: Evidence) -> Findings:
 
 def _outside_of_python(e: Evidence) -> Findings:
     """Find tensors of many iterations that only references in C++ keep."""
-    made: dict[str, list[int]] = defaultdict(list)
-    a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
+    lost = lost_tensors(e)
+    if lost is None:
+        return
     unseen = e.held_only_by(HolderKind.UNSEEN)
-    for held in unseen:
-        row = e.row_of(held)
-        line = None if row is None else lines.get(row)
-        if row is not None and line is not None:
-            outer = line.lines[-1]
-            made[f"`{outer.text}` ({outer.place})" if outer.text else outer.place].append(row)
-    for place, rows in sorted(made.items(), key=lambda one: -int(a.block[one[1]].sum()))[:1]:
-        most = Counter(a.block[rows].tolist()).most_common(1)[0][1]
-        size = int(a.block[rows].sum())
-        if most >= FEWEST and e.dominates(size, LEAST_OF_PEAK):
-            yield RULE.finding(
-                title=f"{place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
-                f"a cycle through C++{_context(unseen)}, which gc.collect() does not free",
-                evidence=f"Nothing that Python can see reaches {len(rows)} tensors. A hook of a "
-                "`grad_fn` that refers to the object with the graph closes such a cycle, and so "
-                "does a `ctx` that keeps what leads to its own result: let it hold a "
-                "`weakref.ref`.",
-                saves=estimated(size - size // most, e.freed_bytes(unseen)),
-            )
+    size, most = int(e.card_ledger.allocations.block[lost.rows].sum()), lost.times
+    yield RULE.finding(
+        title=f"{lost.place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
+        f"a cycle through C++{_context(unseen)}, which gc.collect() does not free",
+        evidence=f"Nothing that Python can see reaches {len(lost.rows)} tensors. A hook of a "
+        "`grad_fn` that refers to the object with the graph closes such a cycle, and so "
+        "does a `ctx` that keeps what leads to its own result: let it hold a "
+        "`weakref.ref`.",
+        saves=estimated(size - size // most, e.freed_bytes(unseen)),
+    )
 
 
 def _context(unseen: Sequence[HeldStorage]) -> str:
