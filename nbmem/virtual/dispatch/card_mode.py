@@ -7,6 +7,8 @@ cards; a card (hardware/gpu.py) does not depend on the others.
 
 A subclass of Tensor consists of tensors, and the card receives only those. Its call is
 returned to it.
+
+Kernels for CUDA's dispatch key would need no mode; README.md says why there is one.
 """
 
 from __future__ import annotations
