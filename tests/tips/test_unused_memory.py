@@ -129,6 +129,76 @@ def test_what_lived_when_a_cell_failed_is_not_told():
         assert of_rule(t.report()) == []
 
 
+SCORES = """
+class Attention(nn.Module):
+    def scores(self, q, k):
+        base = torch.empty(64, 1024, 1024, device="cuda")
+        scores = torch.baddbmm(base, q, k.transpose(1, 2), beta=0)
+        {cure}
+        weights = scores.softmax(-1)
+        return weights
+    def forward(self, q):
+        return self.scores(q, q) @ q
+attention = Attention()
+with torch.no_grad():
+    attention(torch.zeros(64, 1024, 64, device="cuda"))
+"""
+OUTPUTS = """
+head = nn.Linear(64, {classes}).cuda()
+def step():
+    outputs = head(torch.zeros(4096, 64, device="cuda"))
+    loss = outputs.mean()
+    {cure}
+    loss.backward()
+for _ in range(3):
+    step()
+"""
+FORCES = """
+net = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 3)).cuda()
+def forces(points, of_graph):
+    points = points.detach().requires_grad_()
+    energies = net(points).sum(0)
+    found = [
+        torch.autograd.grad(energy, points, create_graph=of_graph, retain_graph=True)[0]
+        for energy in energies
+    ]
+    second = {second}
+    return [one.detach() for one in found]
+for _ in range(3):
+    forces(torch.zeros(32768, 256, device="cuda"), {of_graph})
+"""
+
+
+def saved_by(report_of, faulty, cured):
+    """Return the tip of a program, and the bytes that its cure takes off the peak."""
+    report, without = report_of(faulty), report_of(cured)
+    (tip,) = of_rule(report)
+    assert of_rule(without) == []
+    return tip, report.peak.allocated - without.peak.allocated
+
+
+def test_a_local_that_a_modules_function_reads_no_more(report_of):
+    tip, saved = saved_by(report_of, SCORES.format(cure=""), SCORES.format(cure="del base"))
+    assert tip.title.startswith("Release `base` behind the last use in scores()")
+    assert tip.low == saved == 256 * MIB
+
+
+def test_a_result_that_lives_through_the_backward_is_a_variables(report_of):
+    cured = OUTPUTS.format(classes=16384, cure="del outputs")
+    tip, saved = saved_by(report_of, OUTPUTS.format(classes=16384, cure=""), cured)
+    assert tip.title.startswith("Release `outputs` behind the last use in step(): ")
+    assert tip.low == saved == 256 * MIB
+
+
+def test_a_second_graph_that_no_backward_reads(report_of):
+    faulty = FORCES.format(second=0, of_graph=True)
+    tip, saved = saved_by(report_of, faulty, FORCES.format(second=0, of_graph=False))
+    assert "the graph that `create_graph=True` makes" in tip.title
+    assert tip.low <= saved <= tip.high
+    read = "torch.autograd.grad(sum(one.square().sum() for one in found), points)"
+    assert of_rule(report_of(FORCES.format(second=read, of_graph=True))) == []
+
+
 def test_a_kernel_that_is_no_operator_may_read_anything(report_of, gpu_launch):
     code = PIPELINE.format(cure="launch_unseen()")
     assert of_rule(report_of(gpu_launch + code)) == []

@@ -1,12 +1,12 @@
-"""Functions that have ended, whose variables are among a script's names.
+"""The function that has ended, whose variables are among a script's names.
 
-A heap walk does not enter their frames: what a variable holds is no leftover of a traceback that
-leads there.
+A heap walk does not enter its frame: what a variable holds is no leftover of a traceback that leads
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,9 +19,9 @@ def frames_of_names() -> list[FrameType]:
 
 
 @contextmanager
-def as_names(frames: Sequence[FrameType]) -> Iterator[None]:
-    """Let the variables of these frames be names for a while."""
-    _frames[:] = frames
+def as_names(frame: FrameType) -> Iterator[None]:
+    """Let the variables of this frame be names for a while."""
+    _frames[:] = [frame]
     try:
         yield
     finally:

@@ -6,8 +6,10 @@ a moment longer.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
+import re
 import sys
 from collections.abc import Container, Iterator
 from types import CodeType, FrameType
@@ -15,20 +17,19 @@ from typing import Any
 
 from nbmem.core.session.source_files import is_library
 
-MOST_EVENTS = 300_000
-"""Calls and returns that are looked at for the function: 0.1 s. A decorator or a parser of
+MOST_EVENTS = 100_000
+"""Calls and returns that are looked at for the function: 30 ms. A decorator or a parser of
 arguments runs before it."""
-MOST_FUNCTIONS = 4
-"""Functions that call each other at their ends, of which the variables are read."""
+_ONCE = re.compile(
+    r"/torch/(?:utils/_contextlib|distributed/elastic/.*)\.py$|/contextlib\.py$"
+    r"|/(?:click|typer|fire|absl|hydra|tyro)/"
+)
 _MAIN = ast.unparse(ast.parse('__name__ == "__main__"'))
-
-Lines = range
+_FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
 class MainFunction:
-    """The calls with which a script ends.
-
-    `main()` is one, and `train(args)` at the end of that function.
+    """The call with which a script ends.
 
     Args:
         source: The script.
@@ -37,7 +38,7 @@ class MainFunction:
     Attributes:
         parts: The script's code: up to its last statement, and that statement if it calls a
             function. All of it where nothing is known of the end.
-        frames: The frames of the functions that were found, the outermost first.
+        frame: The function's frame once it has begun; None without one.
 
     Raises:
         SyntaxError: As Python raises it.
@@ -46,24 +47,29 @@ class MainFunction:
     def __init__(self, source: bytes, path: str) -> None:
         whole = compile(source, path, "exec", dont_inherit=True)
         self.parts: list[CodeType] = [whole]
-        self.frames: list[FrameType] = []
-        self._path, self._events = path, 0
-        self._calls: list[tuple[frozenset[str], Lines]] = []
+        self.frame: FrameType | None = None
+        self._names: frozenset[str] = frozenset()
+        self._events = 0
         tree = ast.parse(source, path)
         last = _split(tree)
         if last is not None:
-            self._calls = list(_calls_at_end(last, tree))
-        if last is not None and self._calls:
+            self._names = _called_at_end(last, tree)
+        if last is not None and self._names:
             flags = whole.co_flags & _FUTURE
             trees = tree, ast.Module([last], [])
             self.parts = [compile(one, path, "exec", flags, dont_inherit=True) for one in trees]
 
     def run(self, namespace: dict[str, Any]) -> None:
-        """Run the script in its namespace."""
+        """Run the script in its namespace.
+
+        Python calls `_on_event` up to the function's begin, and not while it computes: the
+        references that it holds then would show in counts of references.
+        """
         *before, last = self.parts
         for part in before:
             exec(part, namespace)  # noqa: S102 - the user's script
-        watched = bool(before) and sys.getprofile() is None
+        # With something on the card it is `evaluate(model)`, and the work was done before.
+        watched = bool(before) and sys.getprofile() is None and not _card_in_use()
         if watched:
             sys.setprofile(self._on_event)
         try:
@@ -74,28 +80,34 @@ class MainFunction:
 
     def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
         self._events += 1
-        if event == "call" and self._is_next(frame):
-            self.frames.append(frame)
-        if self._events > MOST_EVENTS or len(self.frames) == len(self._calls):
+        if event == "call" and self._is_main(frame):
+            self.frame = frame
+        if self.frame is not None or self._events > MOST_EVENTS:
             sys.setprofile(None)
 
-    def _is_next(self, frame: FrameType) -> bool:
-        """Return whether a function is called at the end of the one before it."""
-        code = frame.f_code
-        names, lines = self._calls[len(self.frames)]
-        if code.co_name not in names or is_library(code.co_filename):
+    def _is_main(self, frame: FrameType) -> bool:
+        """Return whether the last statement has called a function."""
+        if frame.f_code.co_name not in self._names or is_library(frame.f_code.co_filename):
             return False
-        outer = self.frames[-1] if self.frames else None
         caller = frame.f_back
-        while caller is not None and caller is not outer and caller.f_code is not self.parts[-1]:
+        while caller is not None and _calls_once(caller.f_code.co_filename):
             caller = caller.f_back
-        return caller is not None and caller.f_lineno in lines
+        return caller is not None and caller.f_code is self.parts[-1]
 
 
-_FUTURE = sum(
-    getattr(__import__("__future__"), name).compiler_flag
-    for name in __import__("__future__").all_feature_names
-)
+def _calls_once(file: str) -> bool:
+    """Return whether a file is of a decorator or parser that calls a function once.
+
+    Others may call it again after it has failed, with its variables freed.
+    """
+    return _ONCE.search(file.replace("\\", "/")) is not None
+
+
+def _card_in_use() -> bool:
+    """Return whether torch has memory on a card."""
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.memory_allocated() > 0
 
 
 def _split(tree: ast.Module) -> ast.stmt | None:
@@ -114,28 +126,14 @@ def _split(tree: ast.Module) -> ast.stmt | None:
     return ast.copy_location(ast.If(last.test, [inner], []), last)
 
 
-def _calls_at_end(last: ast.stmt, tree: ast.Module) -> list[tuple[frozenset[str], Lines]]:
-    """Return the names that the last statement calls, with its lines.
-
-    The same of the function's own last statement follows, if it is the script's.
-    """
-    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
-    found: list[tuple[frozenset[str], Lines]] = []
+def _called_at_end(last: ast.stmt, tree: ast.Module) -> frozenset[str]:
+    """Return names of the function that the last statement calls last."""
     statement = last.body[-1] if isinstance(last, ast.If) else last
-    while len(found) < MOST_FUNCTIONS:
-        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Raise)):
-            break
-        value = statement.exc if isinstance(statement, ast.Raise) else statement.value
-        names = frozenset(_called(value, functions))
-        if not any(isinstance(one, ast.Call) for one in ast.walk(statement)):
-            break
-        end = statement.end_lineno or statement.lineno
-        found.append((names, range(statement.lineno, end + 1)))
-        called = [functions[name] for name in sorted(names) if name in functions]
-        if len(called) != 1:
-            break
-        statement = called[0].body[-1]
-    return found
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)):
+        return frozenset()
+    value = statement.exc if isinstance(statement, ast.Raise) else statement.value
+    functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+    return frozenset(_called(value, functions)) if isinstance(value, ast.Call) else frozenset()
 
 
 def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str]:

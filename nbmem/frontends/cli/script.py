@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 
 from nbmem.capture.interpreter.ended_functions import as_names
-from nbmem.capture.interpreter.object_members import is_optimized, locals_of
+from nbmem.capture.interpreter.object_members import locals_of
 from nbmem.core.errors import UsageError
-from nbmem.core.session.source_files import is_library
 from nbmem.core.suggestions import suggest_path
 from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
@@ -39,7 +38,7 @@ class Script:
         self._arguments = list(arguments)
         self._source = _read(path)
         self._module = ModuleType("__main__")
-        self._frames: list[FrameType] = []
+        self._main: MainFunction | None = None
         self.name = Path(path).name
         self.namespace = self._module.__dict__
 
@@ -59,45 +58,37 @@ class Script:
         nbmem's own frames are removed.
         """
         try:
-            main = MainFunction(self._source, self._path)
-            self._frames = main.frames
-            main.run(self.namespace)
+            self._main = MainFunction(self._source, self._path)
+            self._main.run(self.namespace)
             _join_threads()
         except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C also end a script
             error = err.with_traceback(_without_own(err.__traceback__))
             if not isinstance(error, SystemExit):
-                self._frames = list(_own_functions(error.__traceback__))
                 _keep_as_last(error)
             return error
         return None
 
     @contextmanager
     def names_at_end(self) -> Iterator[None]:
-        """Add the variables of the functions with which it ended to its names.
+        """Add the variables of the function with which it ended to its names.
 
-        After an error they are the script's own that had called each other, up to the first one of
-        a library. A name of the script's own stays what it is.
+        A name of the script's own stays what it is.
         """
-        frames = self._frames
-        found = {name: value for frame in frames for name, value in locals_of(frame).items()}
+        main, self._main = self._main, None
+        if main is None or main.frame is None:
+            yield
+            return
+        found = locals_of(main.frame)
         added = {name: found[name] for name in found.keys() - self.namespace.keys()}
         del found
         self.namespace.update(added)
         try:
-            with as_names(frames):
+            with as_names(main.frame):
                 yield
         finally:
             for name in added:
                 self.namespace.pop(name, None)
-            frames.clear()
-
-
-def _own_functions(at: TracebackType | None) -> Iterator[FrameType]:
-    """Yield the frames of the user's functions with which a traceback begins."""
-    while at is not None and not is_library(at.tb_frame.f_code.co_filename):
-        if is_optimized(at.tb_frame):
-            yield at.tb_frame
-        at = at.tb_next
+            main.frame = None  # which leads back to `main`
 
 
 def _without_own(at: TracebackType | None) -> TracebackType | None:

@@ -109,6 +109,24 @@ class _Moments:
         return None
 
 
+def unread_at_peak(e: Evidence) -> frozenset[tuple[str, str, str]]:
+    """Return the variables that nothing reads from the peak on.
+
+    Each is a file, a function that runs then, and a name.
+    """
+    fact: dict[str, Any] = e.fact("lines") or {}
+    event, card = e.report.peak.at.event - 1, e.trace.info.index
+    unread = dict(fact.get("unread", ()))
+    found: set[tuple[str, str, str]] = set()
+    for stack in (
+        stack for device, at, stack in fact.get("rows", ()) if (device, at) == (card, event)
+    ):
+        for index in (*fact["stacks"][stack][1:], *fact["outer"][stack]):
+            file, _, function, _ = fact["frames"][index]
+            found.update((file, function, name) for name in unread.get(index, ()))
+    return frozenset(found)
+
+
 def unread_variables(e: Evidence) -> list[UnreadVariable]:
     """Return the variables that nothing reads at the peak, or behind it."""
     moments = _Moments(e)

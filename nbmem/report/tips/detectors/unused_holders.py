@@ -15,6 +15,7 @@ from nbmem.core.session.tensor_names import saver_of, without_shape
 from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.growth_candidates import variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
+from nbmem.report.tips.detectors.unread_variables import unread_at_peak
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     _Kind = tuple[Frame, int]
     """A line, and the size of what it made."""
+    _Pass = tuple[int, tuple[Frame, ...]]
 
 _OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
 """What the last pass used in vain stays for the next one; only what nothing ever used is told."""
@@ -161,14 +163,14 @@ def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
 
 
 def _holder(
-    e: Evidence, row: int, read: frozenset[int], *, in_backward: bool
+    e: Evidence, row: int, read: frozenset[_Pass], *, in_backward: bool
 ) -> UnusedHolder | None:
     """Return what keeps an allocation; None if nothing tells.
 
     Args:
         e: The recording.
         row: The allocation.
-        read: The phases whose graphs a backward has read.
+        read: The passes whose graphs a backward has read.
         in_backward: Whether a backward has used it.
     """
     place = variable_of(e.card_ledger, row)
@@ -181,11 +183,11 @@ def _holder(
         return UnusedHolder("variable", root, place.function, usual)
     category = e.card_ledger.category[row]
     line = allocation_lines(e.card_ledger).get(row)
-    if category == Category.ACTIVATIONS and int(e.card_ledger.born_in[row]) not in read:
+    if category == Category.ACTIVATIONS and _pass_of(e, row) not in read:
         saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
         return _GRAPH if saved and not (in_backward or _is_freed_by_backward(e, row)) else None
     if category in (Category.ACTIVATIONS, Category.TEMPORARIES):
-        return _assigned(line)
+        return _assigned(e, line)
     if category == Category.UNKNOWN and line is not None:
         frame = line.lines[0].frame
         return UnusedHolder("line", frame.function, frame.file)
@@ -203,22 +205,43 @@ def _is_of_second_graph(e: Evidence, row: int, since: int) -> bool:
     )
 
 
-def _assigned(line: AllocationLine | None) -> UnusedHolder | None:
-    """Return the variable to which a line assigns what it makes, else None."""
+def _assigned(e: Evidence, line: AllocationLine | None) -> UnusedHolder | None:
+    """Return the variable to which a line assigns what it makes, else None.
+
+    At the peak no line may read it any more: `x = block(x)` holds the old one until the block
+    returns. In a backward only a result of the training loop is left in a variable.
+    """
     name = None if line is None else _ASSIGNED.match(line.lines[0].text)
     if line is None or name is None:
         return None
-    function = line.lines[0].frame.function
-    inside = "" if function.startswith(TOP_LEVEL) else f"{function}()"
-    return UnusedHolder("variable", name[1], inside, usual=True)
+    frame = line.lines[0].frame
+    phases, top = e.card_ledger.phases, np.array([e.report.peak.at.event - 1])
+    if phases.named(phases.of(top), "backward")[0]:
+        unread = line.by_module and frame.function != "forward"
+    else:
+        unread = (frame.file, frame.function, name[1]) in e.once(unread_at_peak)
+    inside = "" if frame.function.startswith(TOP_LEVEL) else f"{frame.function}()"
+    return UnusedHolder("variable", name[1], inside, usual=True) if unread else None
 
 
-def _read_graphs(e: Evidence) -> frozenset[int]:
-    """Return the phases of whose activations a backward has freed some."""
+def _read_graphs(e: Evidence) -> frozenset[_Pass]:
+    """Return the passes of whose activations a backward has freed some."""
     ledger, freed = e.card_ledger, e.card_ledger.allocations.freed
     of_graph = ledger.category == Category.ACTIVATIONS
     by_backward = ledger.phases.named(ledger.phases.of(freed), "backward")
-    return frozenset(ledger.born_in[of_graph & by_backward].tolist())
+    return frozenset(_pass_of(e, row) for row in np.flatnonzero(of_graph & by_backward).tolist())
+
+
+def _pass_of(e: Evidence, row: int) -> _Pass:
+    """Return the forward pass that made an allocation.
+
+    It is a phase, and the lines of the user's functions around all calls of modules: two passes may
+    follow each other in one phase.
+    """
+    line = allocation_lines(e.card_ledger).get(row)
+    frames = [] if line is None else [one.frame for one in (*line.lines, *line.callers)]
+    inside = [at for at, frame in enumerate(frames) if frame.function == "forward"]
+    return int(e.card_ledger.born_in[row]), tuple(frames[max(inside, default=-1) + 1 :])
 
 
 def _is_freed_by_backward(e: Evidence, row: int) -> bool:

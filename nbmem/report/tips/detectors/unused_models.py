@@ -119,15 +119,17 @@ class IdleModel(NamedTuple):
 
 
 def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
-    """Yield models that are idle at the peak, and gone before the end.
+    """Yield models that are idle at the peak, and gone before a cell's end.
 
-    A function keeps them to its end: the encoder of a text, while images are made.
+    A function keeps them to its end: the encoder of a text, while images are made. What a script
+    has at its end is called by no other cell.
     """
     calls, ledger, a = _calls(e), e.card_ledger, e.card_ledger.allocations
     calls.pop(STEP, None)
     top = e.report.peak.at.event
     weights = ledger.category == Category.WEIGHTS
-    there = weights & (a.allocated_at < top) & (a.freed >= top) & (a.freed < ledger.events)
+    there = weights & (a.allocated_at < top) & (a.freed >= top)
+    there &= (a.freed < ledger.events) | (e.fact("notebook") is False)
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(there).tolist():
         found.setdefault(_owner(calls, ledger.name(row)), []).append(row)

@@ -47,6 +47,9 @@ end."""
 LATER, OF_THE_CARD = 1_000, 0.1
 """Number of steps after which even a small growth fills this part of the card."""
 
+GROWN = 0.1
+"""Part of what a variable holds that its growth has brought, at least."""
+
 
 def check(e: Evidence) -> Findings:
     """Find what grows from step to step, by its holder."""
@@ -66,7 +69,12 @@ def check(e: Evidence) -> Findings:
 
 
 def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
-    """Return whether growth is worth a tip, now or after many more steps."""
+    """Return whether growth is worth a tip, now or after many more steps.
+
+    What is held came by growth, and not at once.
+    """
+    if growth.slope * growth.iterations < GROWN * growth.held:
+        return False
     return e.worth(held) or (held >= MIN_BYTES and _fills(e, growth, OF_THE_CARD))
 
 
