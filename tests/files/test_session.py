@@ -51,7 +51,6 @@ BOUNDS = {
     "position": st.integers(0, EVENTS),
     "first": st.integers(-1, EVENTS),
     "last": st.integers(0, EVENTS),
-    "following": st.integers(-1, EVENTS),
     "made": st.integers(0, EVENTS),
     "in_backward": st.integers(0, 1),
     "event": st.integers(0, EVENTS - 1),

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="operators are torch's")
 nn = torch.nn
 
-from nbmem.virtual.hardware.block_uses import LEAST_BYTES, NO_USE, BlockUseLog
+from nbmem.virtual.hardware.block_uses import LEAST_BYTES, BlockUseLog
 
 MIB_OF_FLOATS = 1 << 18
 
@@ -22,8 +22,7 @@ def made(mib=1):
 
 def ends(log):
     """Return by address the events from the last use to the end, and whether it was a backward."""
-    rows = log.end()
-    return {addr: (last, bool(back)) for addr, _, last, after, _, back in rows if after == NO_USE}
+    return {addr: (last, bool(back)) for addr, _, last, _, back in log.end()}
 
 
 def test_an_operator_uses_what_it_reads_and_writes(log):
@@ -47,7 +46,7 @@ def test_what_is_freed_behind_its_last_use_is_as_well_known(log):
     del x
     kept += (made(),)
     ((_, since_made, since_used, *rest),) = (row for row in log.end() if row[0] == addr)
-    assert rest == [NO_USE, x_bytes, 0]
+    assert rest == [x_bytes, 0]
     assert since_made == since_used > 3, "an event of its allocation is not behind it"
 
 
@@ -99,40 +98,6 @@ def test_small_blocks_and_memory_of_kernels_are_left_out(log, gpu):
 def test_a_kernel_that_is_no_operator_ends_the_knowledge(log, gpu):
     gpu.launch_unseen()
     assert not log.complete
-
-
-def times_between(log, addr):
-    """Return a block's times between two uses: their lengths in events."""
-    rows = [row for row in log.end() if row[0] == addr and row[3] != NO_USE]
-    return [last - following for _, _, last, following, _, _ in rows]
-
-
-def test_a_time_between_two_uses_is_told_where_most_was_allocated_in_it(log):
-    x = made(4)
-    high = made(40)
-    x.add_(1)
-    del high
-    low = made()
-    x.add_(1)
-    assert times_between(log, x.data_ptr()) == [2], "a segment and a block were allocated"
-    assert len(low)
-
-
-def test_what_an_operator_reads_is_in_use_while_it_makes_its_result(log):
-    x = made(4)
-    y = x * 2
-    z = x * 3
-    assert times_between(log, x.data_ptr()) == []
-    assert len(y) == len(z)
-
-
-def test_an_earlier_peak_does_not_count_behind_a_higher_one(log):
-    x = made(4)
-    first = made(8)
-    x.add_(1)
-    higher = made(80)
-    assert times_between(log, x.data_ptr()) == []
-    assert len(first) < len(higher)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ MAX_NOTES = 100
 """Sentences that are retained; equal ones only once."""
 
 
-BlockUseRows = Mapping[int, Sequence[tuple[int, int, int, int, int, int]]]
+BlockUseRows = Mapping[int, Sequence[tuple[int, int, int, int, int]]]
 BlockUseReader = Callable[[], BlockUseRows]
 
 

@@ -155,14 +155,13 @@ def _block_uses(recorder: Recorder, index: int, events: int) -> BlockUses | None
     """Return what operators did not use, placed among the events."""
     if index not in recorder.block_uses:
         return None
-    rows = np.array(recorder.block_uses[index], np.int64).reshape(-1, 6)
+    rows = np.array(recorder.block_uses[index], np.int64).reshape(-1, 5)
     rows = rows[rows[:, 1] <= events]
-    addr, made, last, following, used, in_backward = rows.T
+    addr, made, last, used, in_backward = rows.T
     return BlockUses(
         addr=addr,
         made=events - made,
         last=events - last,
-        following=np.where(following < 0, -1, events - following),
         used=used,
         in_backward=in_backward,
     )

@@ -134,7 +134,6 @@ def _loop(trace: DeviceTrace, names: int) -> None:
         _within("block_uses.addr", trace.block_uses.addr, 0, _HIGHEST)
         _within("block_uses.made", trace.block_uses.made, 0, count)
         _within("block_uses.last", trace.block_uses.last, 0, count)
-        _within("block_uses.following", trace.block_uses.following, -1, count)
         _within("block_uses.used", trace.block_uses.used, 0, _HIGHEST)
         _within("block_uses.in_backward", trace.block_uses.in_backward, 0, 1)
 

@@ -210,24 +210,21 @@ class CollectedFrees(Columns):
 class BlockUses(Columns):
     """Columns that say what of a virtual card's blocks was not used.
 
-    A row is a time in which a block lived unused: between two uses, if most was allocated then, or
-    behind the last one. It may have no length where operators used a part of the block alone.
-    Small blocks and blocks from before the recording are left out.
+    They have the blocks that lived on behind their last use, and those of which operators used a
+    part alone. Small blocks and blocks from before the recording are left out.
 
     Attributes:
         addr: Address of the block.
         made: Position right behind its allocation.
-        last: Position right behind a use; an allocation counts as one.
-        following: Position before the next use; -1: none came.
-        used: Bytes that operators had read and written of it by then; with repetitions, and of a
-            tensor that is indexed those of the result.
-        in_backward: 1 if an operator of a backward had used it by then, else 0.
+        last: Position right behind its last use; an allocation counts as one.
+        used: Bytes that operators have read and written of it, with repetitions; of a tensor that
+            is indexed those of the result.
+        in_backward: 1 if an operator of a backward has used it, else 0.
     """
 
     addr: Ints
     made: Ints
     last: Ints
-    following: Ints
     used: Ints
     in_backward: Ints
 

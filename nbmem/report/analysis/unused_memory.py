@@ -59,7 +59,7 @@ def partly_used(card_ledger: CardLedger) -> PartlyUsed:
     if uses is None:
         return PartlyUsed(*[np.empty(0, np.int64)] * 2)
     rows = rows_at(a, uses.addr, uses.made, card_ledger.events)
-    such = (rows >= 0) & (uses.following < 0) & (uses.used >= LEAST_PART)
+    such = (rows >= 0) & (uses.used >= LEAST_PART)
     such &= (a.freed[rows] < card_ledger.events) & (a.freed[rows] <= uses.last + AT_ONCE)
     such &= uses.used < PARTLY * a.requested[rows]
     order = np.flatnonzero(such)
@@ -74,7 +74,7 @@ def unused_memory(card_ledger: CardLedger) -> Unused:
         none = np.empty(0, np.int64)
         return Unused(none, none, none.astype(bool))
     rows = rows_at(card_ledger.allocations, uses.addr, uses.made, card_ledger.events)
-    known = np.flatnonzero((rows >= 0) & (uses.following < 0))
+    known = np.flatnonzero(rows >= 0)
     order = known[np.argsort(rows[known])]
     made = uses.made[order]
     since = np.where(uses.last[order] == made, made - 1, uses.last[order])

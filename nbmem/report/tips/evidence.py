@@ -102,9 +102,9 @@ class Evidence:
     def is_large_part(self, count: int) -> bool:
         """Return whether so many bytes matter, or are much of the peak.
 
-        For a remedy without a price: a quarter of the peak, and 1% of the card.
+        For a remedy without a price: a quarter of the peak, and a fiftieth of the card.
         """
-        part = self.matters(count, NEEDLESS_OF_CARD) and self.dominates(count, LARGE_PART)
+        part = self.matters(count, MIN_SHARE) and self.dominates(count, LARGE_PART)
         return self.matters(count) or part
 
     def is_needless(self, gain: int) -> bool:

@@ -45,9 +45,7 @@ def record_access(storages: Storages, call: OperatorCall, touches: AccessLog) ->
         touches.note(did, addr, count, first)
 
 
-def record_uses(
-    storages: Storages, call: OperatorCall, answer: Any, log: BlockUseLog, begin: int
-) -> None:
+def record_uses(storages: Storages, call: OperatorCall, answer: Any, log: BlockUseLog) -> None:
     """Record which blocks an operator used, and how much of each.
 
     A new result's allocation is an event of its own.
@@ -57,13 +55,12 @@ def record_uses(
         call: The operator's call.
         answer: What it returned.
         log: The log of the card.
-        begin: The log's number of events when the operator began.
     """
     in_backward = in_engine()
     indexed = call.tensors[0] if call.func.name() in _INDEXING else None
     for tensor, addr in _used_blocks(storages, call):
         size = (answer if tensor is indexed else tensor).nbytes
-        log.used(addr, size, begin=begin, in_backward=in_backward)
+        log.used(addr, size, in_backward=in_backward)
 
 
 def _used_blocks(storages: Storages, call: OperatorCall) -> Iterator[tuple[torch.Tensor, int]]:

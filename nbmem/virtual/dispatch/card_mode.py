@@ -143,13 +143,12 @@ class CardMode(TorchDispatchMode):
         gpu.launched = True
         note_streams(call)
         self.views.on_call_start(call)
-        begin = 0 if gpu.block_uses is None else gpu.block_uses.events
         answer = self._on_card(call)
         self.views.on_call_end(call)
         if gpu.access_log is not None:
             record_access(self.storages, call, gpu.access_log)
         if gpu.block_uses is not None:
-            record_uses(self.storages, call, answer, gpu.block_uses, begin)
+            record_uses(self.storages, call, answer, gpu.block_uses)
         if facts_of(func).counts:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return answer

@@ -112,15 +112,13 @@ class _Moments:
 def unread_at_peak(e: Evidence) -> frozenset[tuple[str, str, str]]:
     """Return the variables that nothing reads from the peak on.
 
-    Each is a file, a function that runs then, and a name.
+    Each is a file, a function that runs then, and a name. Empty where no line is known of it.
     """
     fact: dict[str, Any] = e.fact("lines") or {}
-    event, card = e.report.peak.at.event - 1, e.trace.info.index
+    peak = e.trace.info.index, e.report.peak.at.event - 1
     unread = dict(fact.get("unread", ()))
     found: set[tuple[str, str, str]] = set()
-    for stack in (
-        stack for device, at, stack in fact.get("rows", ()) if (device, at) == (card, event)
-    ):
+    for stack in [stack for device, at, stack in fact.get("rows", ()) if (device, at) == peak]:
         for index in (*fact["stacks"][stack][1:], *fact["outer"][stack]):
             file, _, function, _ = fact["frames"][index]
             found.update((file, function, name) for name in unread.get(index, ()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from nbmem.report.tips.detectors.unread_variables import unread_at_peak
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.core.session.events import Frame
+    from nbmem.core.session.variable_paths import VariablePath
     from nbmem.report.analysis.allocation_lines import AllocationLine
     from nbmem.report.analysis.unused_memory import Unused
     from nbmem.report.tips.evidence import Evidence
@@ -43,6 +44,8 @@ LATE = 0.9
 """Part of the recording behind which a use shows that more may follow."""
 MUCH = 0.25
 """Part of the peak from which unused memory is looked at."""
+OF_VARIABLE = 2
+"""Tensors of one size that a loop's variable has at a moment."""
 _CALLS = ("forward", "inference")
 _ASSIGNED = re.compile(r"([^\W\d]\w*) = ")
 _CONTAINER = re.compile(r"^[\w.]*\w(?=[.\[])|^\w+")
@@ -100,12 +103,32 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
                 continue  # `x = ...` in a loop: the new one is made before the old one goes
         if holder is not None:
             found[holder].append(at)
-    left = {holder: _in_vain(e, unused, indices) for holder, indices in found.items()}
+    own = {
+        holder: _of_variable(e, unused, indices) if holder.usual else indices
+        for holder, indices in found.items()
+    }
+    left = {holder: _in_vain(e, unused, indices) for holder, indices in own.items()}
     return {
         holder: (unused.rows[indices], unused.since[indices])
         for holder, indices in left.items()
         if indices
     }
+
+
+def _of_variable(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
+    """Return what a loop's variable holds: the last item and the next one.
+
+    Of a size of which more live at the peak, a list or a graph has the others.
+    """
+    a, top = e.card_ledger.allocations, e.report.peak.at.event
+    rows = unused.rows[indices]
+    there = rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]
+    sizes = Counter(a.requested[there].tolist())
+    return [
+        index
+        for index, size in zip(indices, a.requested[rows].tolist(), strict=True)
+        if sizes[size] <= OF_VARIABLE
+    ]
 
 
 def _times_by_kind(e: Evidence) -> dict[_Kind, list[int]]:
@@ -174,15 +197,12 @@ def _holder(
         in_backward: Whether a backward has used it.
     """
     place = variable_of(e.card_ledger, row)
-    if place is not None and place.by_graph:
-        return None  # rules of their own tell of graphs that variables keep
-    if place is not None:
-        container = _CONTAINER.match(place.path)
-        usual = place.path.isidentifier() and _is_result(e, row)
-        root = container[0] if container else place.path
-        return UnusedHolder("variable", root, place.function, usual)
-    category = e.card_ledger.category[row]
     line = allocation_lines(e.card_ledger).get(row)
+    if place is not None and place.path.isidentifier() and _is_result(e, row):
+        return _assigned(e, line)
+    if place is not None:  # rules of their own tell of graphs that variables keep
+        return None if place.by_graph else _named(place)
+    category = e.card_ledger.category[row]
     if category == Category.ACTIVATIONS and _pass_of(e, row) not in read:
         saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
         return _GRAPH if saved and not (in_backward or _is_freed_by_backward(e, row)) else None
@@ -192,6 +212,11 @@ def _holder(
         frame = line.lines[0].frame
         return UnusedHolder("line", frame.function, frame.file)
     return None  # a call's arguments live as long as the call
+
+
+def _named(place: VariablePath) -> UnusedHolder:
+    container = _CONTAINER.match(place.path)
+    return UnusedHolder("variable", container[0] if container else place.path, place.function)
 
 
 def _is_of_second_graph(e: Evidence, row: int, since: int) -> bool:
@@ -220,8 +245,10 @@ def _assigned(e: Evidence, line: AllocationLine | None) -> UnusedHolder | None:
         unread = line.by_module and frame.function != "forward"
     else:
         unread = (frame.file, frame.function, name[1]) in e.once(unread_at_peak)
+    if not unread:
+        return None
     inside = "" if frame.function.startswith(TOP_LEVEL) else f"{frame.function}()"
-    return UnusedHolder("variable", name[1], inside, usual=True) if unread else None
+    return UnusedHolder("variable", name[1], inside, usual=True)
 
 
 def _read_graphs(e: Evidence) -> frozenset[_Pass]:

@@ -6,7 +6,8 @@ What it sees
     graph saved for no backward, also the one that `create_graph=True` makes. Only a virtual card
     knows what operators use. It speaks if the peak is a tenth lower without them and that is 1% of
     the card, and if no other tip saves nearly as much; of a module's result and a function's
-    temporaries if it is a quarter lower. What lives at the end of a notebook's cell is left alone: the next cell may use it.
+    temporaries if it is a quarter lower. What lives at the end of a notebook's cell is left alone:
+    the next cell may use it.
 What it costs
     Their bytes, beside what the program computes meanwhile.
 Do instead
