@@ -37,9 +37,9 @@ Of the eight of `reports_second.toml`, first run after that, it was 1. Of the tw
 [unused_memory](#unused_memory) named the true cause of 3; that rule was then opened to weights and
 buffers, and an autograd function's `ctx` got its name, with which it is 6.
 Of the sixteen of `reports_fourth.toml`, by another author who knew no rule, the first run named the
-true cause of 4. What those had in common with others was mended then: what survives a backward that
+true cause of 4. What they share with other programs was mended then: what survives a backward that
 frees its graph is held by a variable, a function's local has the name of the line that assigns it,
-a graph of `create_graph=True` has a tip, and two thresholds are lower. With that it is 12.
+and a graph of `create_graph=True` has a tip. With that it is 10.
 The figures below are those of today, so they flatter the tips on reports that nobody has seen.
 
 """

@@ -33,7 +33,7 @@ from nbmem.report.analysis.growth_candidates import (
     with_parts,
 )
 from nbmem.report.analysis.program_names import is_expression, items_of
-from nbmem.report.tips.detectors.lost_tensors import lost_tensors
+from nbmem.report.tips.detectors.unreachable_tensors import unreachable_tensors
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def check(e: Evidence) -> Findings:
     passes = 0 if graphs or any(map(in_traceback, ways)) else passes_kept(e)
     if passes >= FEWEST and e.worth(size):
         contexts = sorted({way for way in ways if is_context(way)})
-        lost = None if contexts else lost_tensors(e)
-        if lost is not None and e.freed_bytes(e.held_in(lost.rows)) >= MOSTLY * size:
+        left = None if contexts else unreachable_tensors(e)
+        if left is not None and e.freed_bytes(e.held_in(left.rows)) >= MOSTLY * size:
             return  # the line that leaves them behind says more
         yield _finding(size, passes, kept=[(way, None) for way in contexts], code=None)
 

@@ -29,7 +29,7 @@ from nbmem.core.session.tensor_names import is_context
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
-from nbmem.report.tips.detectors.lost_tensors import lost_tensors
+from nbmem.report.tips.detectors.unreachable_tensors import unreachable_tensors
 from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, simulated
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ def check(e: Evidence) -> Findings:
 
 def _outside_of_python(e: Evidence) -> Findings:
     """Find tensors of many iterations that only references in C++ keep."""
-    lost = lost_tensors(e)
-    if lost is None:
+    found = unreachable_tensors(e)
+    if found is None:
         return
     unseen = e.held_only_by(HolderKind.UNSEEN)
-    size, most = int(e.card_ledger.allocations.block[lost.rows].sum()), lost.times
+    size, most = int(e.card_ledger.allocations.block[found.rows].sum()), found.times
     yield RULE.finding(
-        title=f"{lost.place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
+        title=f"{found.place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
         f"a cycle through C++{_context(unseen)}, which gc.collect() does not free",
-        evidence=f"Nothing that Python can see reaches {len(lost.rows)} tensors. A hook of a "
+        evidence=f"Nothing that Python can see reaches {len(found.rows)} tensors. A hook of a "
         "`grad_fn` that refers to the object with the graph closes such a cycle, and so "
         "does a `ctx` that keeps what leads to its own result: let it hold a "
         "`weakref.ref`.",

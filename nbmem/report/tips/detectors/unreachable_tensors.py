@@ -20,7 +20,7 @@ LEAST_OF_PEAK = 0.1
 """Part of the peak from which they are told."""
 
 
-class LostTensors(NamedTuple):
+class UnreachableTensors(NamedTuple):
     """Tensors of one line that only references in C++ keep.
 
     Attributes:
@@ -34,8 +34,8 @@ class LostTensors(NamedTuple):
     times: int
 
 
-def lost_tensors(e: Evidence) -> LostTensors | None:
-    """Return those of the line that has lost most; None if it is little."""
+def unreachable_tensors(e: Evidence) -> UnreachableTensors | None:
+    """Return those of the line with most of them; None if they are few."""
     made: dict[str, list[int]] = defaultdict(list)
     a, lines = e.card_ledger.allocations, allocation_lines(e.card_ledger)
     for held in e.held_only_by(HolderKind.UNSEEN):
@@ -50,4 +50,4 @@ def lost_tensors(e: Evidence) -> LostTensors | None:
     times = Counter(a.block[rows].tolist()).most_common(1)[0][1]
     if times < FEWEST or not e.dominates(int(a.block[rows].sum()), LEAST_OF_PEAK):
         return None
-    return LostTensors(place, np.array(rows, np.int64), times)
+    return UnreachableTensors(place, np.array(rows, np.int64), times)
