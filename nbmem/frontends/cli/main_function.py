@@ -96,7 +96,7 @@ class MainFunction:
 
 
 def _calls_once(file: str) -> bool:
-    """Return whether a file is of a decorator or parser that calls a function once.
+    """Return whether a decorator or parser calls its function once.
 
     Others may call it again after it has failed, with its variables freed.
     """

@@ -42,7 +42,7 @@ class Unused(NamedTuple):
 
 
 class PartlyUsed(NamedTuple):
-    """Allocations of which operators used a small part and that were freed then.
+    """Allocations that operators used in small part, and freed then.
 
     Attributes:
         rows: The allocations, ascending.
