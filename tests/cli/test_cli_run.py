@@ -404,3 +404,20 @@ def test_what_the_last_function_held_is_named_at_the_end(nbmem, script, tmp_path
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["ledger_at_end"]["user_tensors"] == 6 * (16 << 20)
     assert report["findings"][0]["title"].startswith("`kept` grows by 16.0 MiB with every step")
+
+
+OUT_IN_MAIN = """
+import torch
+def main():
+    checkpoint = {"model": torch.ones(9 << 28, device="cuda")}
+    net = torch.nn.Linear(1024, 1024).cuda()
+    net(torch.ones(9 << 18, 1024, device="cuda")).sum().backward()
+main()
+"""
+
+
+def test_what_the_last_function_holds_can_be_freed_under_an_error(nbmem, script, tmp_path):
+    done = nbmem("run", script(OUT_IN_MAIN), "--gpu", "T4", "--json", "out.json")
+    assert "OutOfMemoryError" in done.stderr
+    (error,) = json.loads((tmp_path / "out.json").read_text())["out_of_memory"]
+    assert error["remedies"][0]["title"].startswith("Free checkpoint before this line")
