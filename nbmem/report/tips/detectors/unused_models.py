@@ -126,6 +126,8 @@ def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
     """
     calls, ledger, a = _calls(e), e.card_ledger, e.card_ledger.allocations
     calls.pop(STEP, None)
+    if len(calls) < 2:  # one waits for another; most programs call one
+        return
     top = e.report.peak.at.event
     weights = ledger.category == Category.WEIGHTS
     there = weights & (a.allocated_at < top) & (a.freed >= top)
