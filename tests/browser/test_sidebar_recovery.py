@@ -45,7 +45,7 @@ def test_two_tabs_on_one_notebook_are_both_live(notebook, context, lab):
 
 
 @pytest.mark.oldest
-@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')")
+@pytest.mark.cells(LOAD, "x = torch.zeros(2**20, device='cuda')", new_process=True)
 def test_a_restart_is_said_and_survived(notebook, page):
     notebook.run(0)
     notebook.run(1)
