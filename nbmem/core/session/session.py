@@ -206,6 +206,10 @@ class CollectedFrees(Columns):
     collection: Ints
 
 
+PARTLY = 0.25
+"""Part of a block below which operators have used it in part."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockUses(Columns):
     """Columns that say what of a virtual card's blocks was not used.

@@ -45,6 +45,11 @@ class UserLine:
         return frame_line(self.frame)
 
     @property
+    def quoted(self) -> str:
+        """The line with its text for a title: `` `x = f(y)` (train.py:12) ``."""
+        return f"`{shorten(self.text)}` ({self.place})" if self.text else self.place
+
+    @property
     def inside(self) -> str:
         """The line's function as it follows in a sentence: ` in train()`.
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nbmem.core.session.session import PARTLY
 from nbmem.report.ledger.observations import rows_at
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.card_ledger import CardLedger
 
-PARTLY = 0.25
-"""Part of an allocation below which it is used in part."""
 LEAST_PART = 512
 """Bytes from which a part was chosen. Less is a number that an operator leaves in the memory of
 what it has summed up, as `mse_loss` does:

@@ -10,6 +10,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.events import Action
+from nbmem.core.session.session import PARTLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 LEAST_BYTES = 64 << 10
 """Blocks below this size are left out, most of which are numbers and small vectors."""
-PARTLY = 0.25
-"""Part of a block below which what operators have read and written of it is told."""
 _COLUMNS = 5
 
 

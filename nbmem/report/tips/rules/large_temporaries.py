@@ -172,11 +172,10 @@ def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Find
     largest = sizes.most_common(1)[0][0]
     caller = _caller(rows, lines, largest)
     called = f", called by `{shorten(caller.text)}`," if caller is not None and caller.text else ""
-    what = f"`{shorten(largest.text)}` ({largest.place})" if largest.text else largest.place
     total = fmt(sum(sizes.values()))
     return RULE.finding(
-        title=f"{what}{largest.inside}{called} makes temporaries that hold {total} at the peak: "
-        f"{_cure(list(sizes), caller)}",
+        title=f"{largest.quoted}{largest.inside}{called} makes temporaries that hold {total} at "
+        f"the peak: {_cure(list(sizes), caller)}",
         evidence=f"{'; '.join(map(_line_sizes, tensors.items()))}. They are freed as soon as the "
         f"function has its result; without them the peak is {fmt(high)} lower, at least "
         f"{fmt(low)}.",

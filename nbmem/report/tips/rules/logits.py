@@ -31,7 +31,7 @@ import numpy as np
 
 from nbmem.core.session.tensor_names import VIEW, is_graph_name, is_place, without_shape
 from nbmem.core.session.variable_paths import parse_path
-from nbmem.report.analysis.allocation_lines import AllocationLine, allocation_lines, shorten
+from nbmem.report.analysis.allocation_lines import AllocationLine, allocation_lines
 from nbmem.report.analysis.library_calls import PART, library_model, loss_in_parts
 from nbmem.report.analysis.logits import FLOAT32, Logits, logits_of, shape_in_name
 from nbmem.report.analysis.program_names import is_expression
@@ -97,7 +97,7 @@ def _cast_in_one(e: Evidence, found: Logits) -> Findings:
         return
     size = fmt(int(ledger.allocations.requested[rows[0]]))
     yield RULE.finding(
-        title=f"`{shorten(line.text)}` ({line.place}){line.inside} casts all scores "
+        title=f"{line.quoted}{line.inside} casts all scores "
         f"to float32: cast each part where it is read, {fmt_range(low, high)} less at the peak",
         evidence=f"The copy of the scores of {int(found.head['words']):,} words takes {size}, and "
         "only parts of it are read at a time. Its gradients are in float32 and as large as the "

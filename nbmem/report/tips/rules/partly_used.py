@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
-from nbmem.report.analysis.allocation_lines import allocation_lines, shorten
+from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.unused_memory import partly_used
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
@@ -52,33 +52,32 @@ _OF_ALL = re.compile(r"softmax|norm|logsumexp|sort|topk|cumsum|cumprod|fft|uniqu
 
 def check(e: Evidence) -> Findings:
     """Find the line without most of whose tensors the peak is lowest."""
-    found = [(e.peak_saving(_on_the_way(e, rows)), rows) for rows in _by_line(e)]
+    used = partly_used(e.card_ledger)
+    found = [(e.peak_saving(_on_the_way(e, rows)), rows) for rows in _by_line(e, used.rows)]
     gain, rows = max(found, key=lambda one: one[0], default=(0, np.empty(0, np.int64)))
     if not gain:
         return
-    used = dict(zip(*(column.tolist() for column in partly_used(e.card_ledger)), strict=True))
-    part, size = max(used[row] for row in rows.tolist()), _requested(e, rows)
+    part = int(used.used[np.isin(used.rows, rows)].max())
+    size = int(e.card_ledger.allocations.requested[rows[0]])
     less = gain - gain * part // size
     if not e.is_needless(less):
         return
     line = allocation_lines(e.card_ledger)[int(rows[0])].lines[0]
-    what = f"`{shorten(line.text)}` ({line.place})" if line.text else line.place
     yield RULE.finding(
-        title=f"{what}{line.inside} computes {fmt(size)} of which {fmt(part)} are used: choose that"
-        f" part first, and compute it alone: {fmt(less)} less at the peak",
+        title=f"{line.quoted}{line.inside} computes {fmt(size)} of which {fmt(part)} are used: "
+        f"choose that part first, and compute it alone: {fmt(less)} less at the peak",
         evidence=f"Operators had read {fmt(part)} of it when it was freed. What else the function "
         "makes of that size, and its gradients, are smaller then, too.",
         saves=simulated(less, gain),
     )
 
 
-def _by_line(e: Evidence) -> list[Ints]:
+def _by_line(e: Evidence, rows: Ints) -> list[Ints]:
     """Group tensors that are used in part by their line and their size.
 
     Lines are left out whose tensors are mostly used whole.
     """
     ledger, a, lines = e.card_ledger, e.card_ledger.allocations, allocation_lines(e.card_ledger)
-    rows = partly_used(ledger).rows
     rows = rows[np.isin(ledger.category[rows], _COMPUTED)]
     if not len(rows):
         return []
@@ -120,10 +119,6 @@ def _on_the_way(e: Evidence, rows: Ints) -> Ints:
     back = ledger.phases.named(ledger.born_in, "backward") & np.isin(a.requested, a.requested[made])
     found: Ints = np.union1d(made, np.flatnonzero(back))
     return found
-
-
-def _requested(e: Evidence, rows: Ints) -> int:
-    return int(e.card_ledger.allocations.requested[rows[0]])
 
 
 RULE = Rule(name="partly_used", text=__doc__, check=check)
