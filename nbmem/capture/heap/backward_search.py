@@ -27,11 +27,13 @@ from nbmem.capture.interpreter.object_members import (
     name_of,
 )
 from nbmem.capture.interpreter.roots import isinstance_of_module
+from nbmem.capture.tensors.modules import is_tensor
+from nbmem.capture.tensors.tensors import gradient_of
 from nbmem.core.session.holders import Holder, HolderKind
 from nbmem.core.session.tensor_names import CONTEXT, LOCAL
 
-BUDGET_S = 0.25
-"""Limit of the search in seconds of this thread's time; holders not found by then are `unseen`."""
+BUDGET_S = 1.0
+"""Limit of the search in seconds of this thread's time; holders not found by then are not told."""
 FIRST = 8
 """Objects whose referrers are searched first; four times as many in each further level."""
 FEW = 128
@@ -53,9 +55,14 @@ CYCLE = "a reference cycle"
 
 
 class BackwardSearch:
-    """A search for the objects that refer, directly or not, to some tensors."""
+    """A search for the objects that refer, directly or not, to some tensors.
+
+    Attributes:
+        complete: Whether it has found all that Python can see.
+    """
 
     def __init__(self, reach: ForwardWalk, unreached: Mapping[int, Any]) -> None:
+        self.complete = False
         self._reach = reach
         self._members: list[Any] = list(unreached.values())
         self._place: dict[int, int] = {key: i for i, key in enumerate(unreached)}
@@ -86,7 +93,10 @@ class BackwardSearch:
             yield from self._follow(new)
             # The list of the first few leads to its other items.
             level = set(islice(self._unexplained() - searched, FIRST << 2 * number))
-            if not level or time.thread_time() > until or len(self._members) > MAX_MEMBERS:
+            if not level:
+                self.complete = True
+                return
+            if time.thread_time() > until or len(self._members) > MAX_MEMBERS:
                 return
             searched |= level
             new = set()
@@ -98,7 +108,7 @@ class BackwardSearch:
         """Add the unreached objects to which new members refer, directly or not."""
         waiting, most = deque(new), len(self._members) + MAX_FORWARD
         while waiting and len(self._members) < most:
-            inner = gc.get_referents(self._members[self._place[waiting.popleft()]])
+            inner = _referents(self._members[self._place[waiting.popleft()]])
             waiting.extend(self._add(inner))
             if not len(waiting) % STRIDE:
                 yield
@@ -139,7 +149,7 @@ class BackwardSearch:
         inside: Counter[int] = Counter()
         onward = {}
         for source, i in self._place.items():
-            inner = map(id, gc.get_referents(self._members[i]))
+            inner = map(id, _referents(self._members[i]))
             found = [key for key in inner if key in self._place]
             inside.update(found)
             onward[source] = found
@@ -302,6 +312,16 @@ class BackwardSearch:
             if found is not None:
                 self._closing[key] = found
         return self._closing.get(key)
+
+
+def _referents(obj: Any) -> list[Any]:
+    """Return the objects to which an object refers, a parameter's gradient included.
+
+    The garbage collector does not see that reference, which is in C++.
+    """
+    found = gc.get_referents(obj)
+    gradient = gradient_of(obj) if is_tensor(obj) else None
+    return found if gradient is None else [*found, gradient]
 
 
 def _running_frames() -> set[int]:

@@ -69,7 +69,7 @@ def holders_of_unreached(
         suspects: Returns objects that may lead to them, such as models.
         say_unseen: Returns whether no other code has run meanwhile. Other code may have moved one
             of these tensors to an object that the walk had already visited. Then a tensor without a
-            known holder is omitted.
+            known holder is omitted, as it is where the search was not completed.
     """
     back = BackwardSearch(reach, unreached)
     yield from back.search(suspects)
@@ -82,7 +82,7 @@ def holders_of_unreached(
             found[key] = Holder(HolderKind.CYCLE, CYCLE, back.cycle_of(key, dead))
         elif (label := back.label(key)) is not None:
             found[key] = label
-        elif say_unseen():
+        elif back.complete and say_unseen():
             found[key] = Holder(HolderKind.UNSEEN, UNSEEN, UNSEEN)
         yield
     return found

@@ -314,9 +314,15 @@ class ParameterOwners:
         return [(optimizer, known.typed) for optimizer, known in live_objects(self.optimizers)]
 
     def live_objects(self) -> list[Any]:
-        """List the tracked modules and optimizers that live."""
+        """List the tracked modules and optimizers that live.
+
+        A part that outlives its module is listed, too.
+        """
         both = *live_objects(self.modules), *live_objects(self.optimizers)
-        return [obj for obj, _ in both]
+        dead = [
+            one.tree for one in self.modules.values() if one.tree is not None and one.ref() is None
+        ]
+        return [*(obj for obj, _ in both), *(part for tree in dead for part in tree.modules())]
 
     def name_of(self, key: int) -> str | None:
         """Return the name of a module or optimizer by its id, or None."""

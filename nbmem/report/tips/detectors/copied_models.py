@@ -116,7 +116,7 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
     with_grad = {call["module"] for call in e.calls if call["grad"]}
     for model, names in _trained(e).items():
         theirs = _weights_of(e, model)
-        for place in _called(e) - with_grad:
+        for place in _called(e) - with_grad - {model}:
             matched = _weights_of(e, place)
             frozen = {p for p, form in theirs.items() if p not in names and matched.get(p) == form}
             held = [h for h in e.held if h.holders[0].path.removeprefix(f"{place}.") in frozen]
