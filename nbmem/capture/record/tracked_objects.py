@@ -25,12 +25,14 @@ class TrackedObject:
         way: The path from the notebook's names to the object (`learn.model`); None without one.
         local: The object's name in a running function (the `student` of `main()`). None without
             one, or if several objects had that name.
+        shared: A name in a running function that several living objects had: a loop variable, or
+            one that got a new model before the old one was gone. None without one.
         inside: The module that contains the object, and the path there; None if none is known.
         tree: The module tree at the last walk; None for an optimizer.
         learned: The tree whose parameters are all registered; None before a call.
     """
 
-    __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "tree", "way")
+    __slots__ = ("_kind", "called", "inside", "learned", "local", "ref", "shared", "tree", "way")
 
     def __init__(self, obj: Any) -> None:
         self.ref: weakref.ref[Any] = weakref.ref(obj)
@@ -38,6 +40,7 @@ class TrackedObject:
         self.called: str | None = None
         self.way: str | None = None
         self.local: str | None = None
+        self.shared: str | None = None
         self.inside: tuple[TrackedObject, str] | None = None
         self.tree: ModuleTree | None = None
         self.learned: ModuleTree | None = None
@@ -51,7 +54,7 @@ class TrackedObject:
         if self.called is None and self.inside is not None:
             outer, path = self.inside
             return f"{outer.name}.{path}"
-        return self.called or self.way or self.local or self._kind
+        return self.called or self.way or self.local or self.shared or self._kind
 
     @property
     def typed(self) -> str:
@@ -162,8 +165,8 @@ class LocalNames:
         first = self._of.setdefault((where, way), known)
         if first is None or (first is not known and first.ref() is not None):
             for one in (first, known):
-                if one is not None and one.local == way:
-                    one.local = None
+                if one is not None and one.local in (way, None):
+                    one.local, one.shared = None, way
             self._of[where, way] = None
             return
         self._of[where, way] = known  # the previous object, such as an earlier fold's net, is freed
@@ -172,7 +175,7 @@ class LocalNames:
         self._functions[way] = where
         other = self._has.get(way)
         if other is not None and other is not known and other.local == way:
-            other.local = None
+            other.local, other.shared = None, way
         self._has[way] = known
         known.local = way
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import STEP
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.tips.purpose_names import marks_intended_copy
 
 if TYPE_CHECKING:
@@ -234,11 +236,25 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
         roots = _holding(e, next_ones, root) if root and root == _root(e, next_ones) else ()
         if roots:
             begin = int(a.allocated_at[next_ones].min())
+            roots = (_place(e, root, [*former, *next_ones]), *roots[1:])
             found.setdefault(roots, []).append((together[a.allocated_at[together] < begin], begin))
     for roots, groups in found.items():
         rows = np.concatenate([rows for rows, _ in groups])
         since = np.concatenate([np.full(len(rows), begin) for rows, begin in groups])
         yield ReplacedModel(roots=roots, rows=rows, since=since)
+
+
+def _place(e: Evidence, root: str, weights: Sequence[int]) -> str:
+    """Return what was assigned anew: a variable, or an attribute that it leads to.
+
+    It is what all the called models have in common whose weights are given: `manager.model` of
+    `manager.model.unet` and `manager.model.vae`.
+    """
+    calls = _calls(e)
+    owners = {_owner(calls, e.card_ledger.name(row)) for row in weights} - {""}
+    levels = zip(*(owner.split(".") for owner in owners), strict=False)
+    place = ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+    return place if f"{place}.".startswith(f"{root}.") and is_expression(place) else root
 
 
 def _holding(e: Evidence, rows: Ints, root: str) -> tuple[str, ...]:
