@@ -230,10 +230,17 @@ def _analysed(card_ledger: CardLedger, faults: Faults) -> Report:
 def _with_tips(
     card_ledger: CardLedger, report: Report, *, everything: bool
 ) -> tuple[Report, tuple[str, ...]]:
+    from nbmem.report.analysis.before_return import ledger_before_return
     from nbmem.report.analysis.oom import with_tips
-    from nbmem.report.tips.engine import advise
+    from nbmem.report.tips.engine import advise, with_function
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
+    before, then = ledger_before_return(card_ledger), card_ledger.trace.before_return
+    if before is not None and then is not None:
+        known = _figures(before, Faults())
+        in_function = advise(before.session, before, known, everything=everything)
+        advice = with_function(advice, in_function, then.function, report)
+        report = replace(report, ooms=known.ooms)
     return replace(with_tips(report, advice.findings), growth=advice.growth), advice.notes
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -115,6 +115,17 @@ class Trace:
             if self.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
+
+    def record_before_return(self, frame: FrameType) -> None:
+        """Record who holds what while the variables of the last function still live.
+
+        Never raises. The trace goes on; it is to end when the variables are gone.
+
+        Args:
+            frame: The frame of the function that the traced code called last. It has returned.
+        """
+        if self._recording is not None:
+            without_collector(partial(self._recording.record_before_return, frame))
 
     def end(
         self, error: BaseException | None = None, enough: Callable[[float], bool] | None = None

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.frontends.cli.main_function import MOST_EVENTS, MainFunction
+from nbmem.capture.interpreter.last_call import MOST_EVENTS
+from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.script import Script
 
 TRAIN = "def train(args):\n    inner = 2\n    return inner\n"

@@ -1,28 +1,146 @@
-"""The function that has ended, whose variables are among a script's names.
+"""Keep the variables of the function that a script or cell calls last.
 
-A heap walk does not enter its frame: what a variable holds is no leftover of a traceback that leads
-there.
+Most scripts end with `main()`, and many cells with `train(model)`. When it returns its variables
+are gone, and with them the names of what held memory until then. No code of the user's runs behind
+the last call, so the function's frame may live a moment longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import re
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
-_frames: list[FrameType] = []
+from nbmem.capture.interpreter.object_members import locals_of
+from nbmem.core.session.source_files import is_library
+
+MOST_EVENTS = 100_000
+"""Calls and returns that are looked at for the function: 30 ms. A decorator or a parser of
+arguments runs before it."""
+_ONCE = re.compile(
+    r"/torch/(?:utils/_contextlib|distributed/elastic/.*)\.py$|/contextlib\.py$"
+    r"|/(?:click|typer|fire|absl|hydra|tyro)/"
+)
+_as_names: list[tuple[FrameType, Container[str]]] = []
 
 
-def frames_of_names() -> list[FrameType]:
-    """Return the frames that a heap walk does not enter now."""
-    return _frames.copy()
+class LastCall:
+    """Catches the frame of the function that a statement calls last.
+
+    Args:
+        names: Names that the function may have.
+        is_statement: Returns whether a frame runs the statement.
+
+    Attributes:
+        frame: The function's frame once it has begun; None without one.
+    """
+
+    def __init__(self, names: Container[str], is_statement: Callable[[FrameType], bool]) -> None:
+        self.frame: FrameType | None = None
+        self._names = names
+        self._is_statement = is_statement
+        self._events = 0
+
+    def begin(self) -> None:
+        """Look for the function in what this thread runs now.
+
+        Python calls `_on_event` up to the function's begin, and not while it computes: the
+        references that it holds then would show in counts of references.
+        """
+        if sys.getprofile() is None:
+            sys.setprofile(self._on_event)
+
+    def end(self) -> None:
+        """Stop looking for it; a frame that was found is kept."""
+        if sys.getprofile() == self._on_event:
+            sys.setprofile(None)
+
+    def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
+        self._events += 1
+        if event == "call" and self._is_last(frame):
+            self.frame = frame
+        if self.frame is not None or self._events > MOST_EVENTS:
+            sys.setprofile(None)
+
+    def _is_last(self, frame: FrameType) -> bool:
+        if frame.f_code.co_name not in self._names or is_library(frame.f_code.co_filename):
+            return False
+        caller = frame.f_back
+        while caller is not None and _calls_once(caller.f_code.co_filename):
+            caller = caller.f_back
+        return caller is not None and self._is_statement(caller)
+
+
+def _calls_once(file: str) -> bool:
+    """Return whether a decorator or parser calls its function once.
+
+    Others may call it again after it has failed, with its variables freed.
+    """
+    return _ONCE.search(file.replace("\\", "/")) is not None
+
+
+def called_last(statement: ast.stmt, functions: Container[str]) -> frozenset[str]:
+    """Return names of the function that a statement calls last; empty without one.
+
+    Args:
+        statement: The last statement.
+        functions: Names of functions that the code defines itself. What is none of them may call
+            its arguments: `sys.exit(main())`, `Fire(main)`.
+    """
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)):
+        return frozenset()
+    value = statement.exc if isinstance(statement, ast.Raise) else statement.value
+    return frozenset(_called(value, functions)) if isinstance(value, ast.Call) else frozenset()
+
+
+def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str]:
+    if isinstance(value, (ast.Name, ast.Attribute)):
+        yield _name_of(value)
+    if not isinstance(value, ast.Call):
+        return
+    if isinstance(value.func, (ast.Name, ast.Attribute)):
+        yield _name_of(value.func)
+        if _name_of(value.func) in functions:
+            return
+    for argument in value.args:
+        yield from _called(argument, functions)
+
+
+def _name_of(name: ast.Name | ast.Attribute) -> str:
+    return name.id if isinstance(name, ast.Name) else name.attr
 
 
 @contextmanager
-def as_names(frame: FrameType) -> Iterator[None]:
-    """Let the variables of this frame be names for a while."""
-    _frames[:] = [frame]
+def as_names(frame: FrameType, names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Let the variables of an ended function be names for a while; yield those to add.
+
+    A heap walk does not enter the function's frame then: what a variable holds is no leftover of a
+    traceback that leads there.
+
+    Args:
+        frame: The function's frame.
+        names: The script's or notebook's own names, which stay what they are.
+    """
+    found = locals_of(frame)
+    added = {name: value for name, value in found.items() if name not in names}
+    hidden = {name for name, value in found.items() if names.get(name, value) is not value}
+    del found
+    _as_names[:] = [(frame, hidden)]
     try:
-        yield
+        yield added
     finally:
-        _frames.clear()
+        _as_names.clear()
+        added.clear()
+
+
+def frames_of_names() -> list[tuple[FrameType, Container[str]]]:
+    """Return the frames whose variables are names now.
+
+    A heap walk does not enter them. With each are the variables that are no names, since the script
+    or notebook uses the name for another object.
+    """
+    return _as_names.copy()

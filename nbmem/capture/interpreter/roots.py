@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from nbmem.capture.interpreter.class_kinds import FOREIGN
-from nbmem.capture.interpreter.ended_functions import frames_of_names
+from nbmem.capture.interpreter.last_call import frames_of_names
 from nbmem.capture.interpreter.notebook_cells import cell_of, running_shell
 from nbmem.capture.interpreter.object_members import (
     attributes_of,
@@ -75,7 +75,7 @@ def skipped_objects(namespace: Mapping[str, Any]) -> Iterator[object]:
     Their values are starting points of their own, or contain no tensor of the notebook.
     """
     yield namespace
-    yield from frames_of_names()
+    yield from (frame for frame, _ in frames_of_names())
     for module in list(sys.modules.values()):
         if isinstance_of_module(module):
             yield module_namespace(module)
@@ -198,17 +198,26 @@ def _frames() -> Iterator[Place]:
     """Yield the locals of functions that run now, in all threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     this_thread = threading.get_ident()
+    for ended, hidden in frames_of_names():
+        yield from _variables(ended, HolderKind.FRAME, only=hidden)
     for ident, frame in _innermost(this_thread):
         where = "" if ident == this_thread else f"in thread {names.get(ident, ident)!r}"
         kind = HolderKind.FRAME if ident == this_thread else HolderKind.THREAD
         inner: FrameType | None = frame
         while inner is not None:
             if is_optimized(inner) and module_of(inner) not in _NOT_USERS:
-                function = f"{inner.f_code.co_name}()"
-                root = f"{function} {where}".rstrip()
-                for name, value in locals_of(inner).items():
-                    yield Place(kind, root, f"{LOCAL}{name}", f"of {root}", value)
+                yield from _variables(inner, kind, where)
             inner = inner.f_back
+
+
+def _variables(
+    frame: FrameType, kind: HolderKind, where: str = "", only: Container[str] | None = None
+) -> Iterator[Place]:
+    """Yield a function's variables, those of some names or all."""
+    root = f"{frame.f_code.co_name}() {where}".rstrip()
+    for name, value in locals_of(frame).items():
+        if only is None or name in only:
+            yield Place(kind, root, f"{LOCAL}{name}", f"of {root}", value)
 
 
 def _innermost(this_thread: int) -> list[tuple[int, FrameType]]:

@@ -9,14 +9,16 @@ import numpy as np
 
 from nbmem.capture.tensors.modules import is_module
 from nbmem.core.session.categories import OF_TRAINING
-from nbmem.core.session.session import Holders
+from nbmem.core.session.session import BeforeReturn, Holders
 from nbmem.core.units import MIB
 
 if TYPE_CHECKING:
     from nbmem.capture.record.counter_samples import CounterLog
+    from nbmem.capture.record.recorder import Recorder
     from nbmem.capture.record.storage_registry_log import StorageLog
     from nbmem.capture.record.tensor_labels import TensorLabelLog
     from nbmem.core.session.holders import HeldStorage
+    from nbmem.core.session.session import CounterSamples
 
 MATTERS = MIB
 """The heap is walked if at least this many live bytes are no weight, buffer, gradient or optimizer
@@ -72,3 +74,22 @@ def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:
         root=texts([holder.root for _, holder in rows]),
         path=texts([holder.path for _, holder in rows]),
     )
+
+
+def before_return(
+    recorder: Recorder, place: int, counter_samples: CounterSamples, names: dict[str, int]
+) -> BeforeReturn | None:
+    """Return who held what before the last function's variables were freed.
+
+    Args:
+        recorder: The recorder.
+        place: Where the heap walk has the device's storages.
+        counter_samples: The device's counter samples, placed among its events.
+        names: As for `columns`.
+    """
+    then = recorder.before_return
+    if then is None or then.sample >= len(counter_samples.position):
+        return None
+    held = columns(then.held.by_device.get(place, ()), names)
+    event = int(counter_samples.position[then.sample])
+    return BeforeReturn(function=then.function, event=event, holders=held)

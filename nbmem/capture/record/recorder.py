@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from nbmem.capture.heap import walk_in_pieces
 from nbmem.capture.hooks import oom_observer
 from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
+from nbmem.capture.interpreter.last_call import as_names
 from nbmem.capture.record.card_sampler import Sampler
 from nbmem.capture.record.collection_log import CollectionLog
 from nbmem.capture.record.collective_log import CollectiveLog
@@ -48,7 +49,10 @@ from nbmem.core.runtime.self_test import losses
 from nbmem.core.session.engines import RULES
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from nbmem.capture.heap import Walk
+    from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
 
@@ -66,6 +70,23 @@ MAX_NOTES = 100
 
 BlockUseRows = Mapping[int, Sequence[tuple[int, int, int, int, int]]]
 BlockUseReader = Callable[[], BlockUseRows]
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeReturn:
+    """What was there while the variables of the function that was called last still lived.
+
+    Attributes:
+        function: The function's name.
+        sample: Index of the counter sample that was taken then.
+        held: Who held what.
+        facts: The program's facts then.
+    """
+
+    function: str
+    sample: int
+    held: Walk
+    facts: dict[str, Any]
 
 
 class Recorder:
@@ -140,6 +161,7 @@ class Recorder:
         self.pools: dict[int, str] = {}
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
+        self.before_return: BeforeReturn | None = None
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
         seen = CollectiveLog(self.hook_events, self.counter_samples, self.tensor_labels)
@@ -297,7 +319,45 @@ class Recorder:
         if self._deafen is not None:
             self._deafen()
 
-    # --- what is read after the recording has ended
+    # --- what is read when the user's code has ended
+
+    def record_before_return(self, frame: FrameType) -> None:
+        """Record who holds what while the variables of the last function still live.
+
+        It never raises. The user's code has ended, and the recording goes on.
+
+        Args:
+            frame: The frame of the function, which has returned.
+        """
+        names = self.names
+        with self.guard("the variables of the last function"), as_names(frame, names) as added:
+            self.names = {**added, **names}
+            try:
+                self._record_before_return(frame.f_code.co_name)
+            finally:
+                self.names = names
+
+    def _record_before_return(self, function: str) -> None:
+        self.storage_log.ask_all()
+        sample = self.counter_samples.take()
+        if not matters(self.counter_samples, self.tensor_labels, self.storage_log):
+            return
+        for _ in self._see_everything("ended"):
+            pass
+        with self._alone("ended") as alone:
+            facts = self._facts() if alone else {}
+        layout = self.history.take() if self.history.recording else None
+        walk = self._walk(KNOWN_BLOCKS.at_end(layout))
+        while self.before_return is None:
+            try:
+                next(walk)
+            except StopIteration as ended:
+                facts |= _bounds(ended.value)
+                self.before_return = BeforeReturn(function, sample, ended.value, facts)
+
+    def _facts(self) -> dict[str, Any]:
+        freed = self.collections.freed
+        return self.program.facts(self.tensor_labels, self.names, cycles=freed)
 
     def record_names_and_holders(self) -> Iterator[float | None]:
         """Record the notebook's names and the holders of memory, in pieces.
@@ -310,40 +370,41 @@ class Recorder:
             yield from self._see_everything("ended")
         with self._kept("what the program is made of"), self._alone("ended") as alone:
             if alone:
-                freed = self.collections.freed
-                self.facts = self.program.facts(self.tensor_labels, self.names, cycles=freed)
+                self.facts = self._facts()
         yield None
         with self._kept("who holds what"):
             yield from self._walk_heap()
 
     def _walk_heap(self) -> Iterator[float]:
-        if not matters(self.counter_samples, self.tensor_labels, self.storage_log):
-            return
+        if matters(self.counter_samples, self.tensor_labels, self.storage_log):
+            self.held = yield from self._walk(KNOWN_BLOCKS.at_end(self.at_end))
+            self.facts |= _bounds(self.held)
+
+    def _walk(self, in_use: BlocksInUse | None) -> Generator[float, None, Walk]:
         sample = len(self.counter_samples.t_ns) - 1
 
         def read_graphs(graphs: Iterable[Any]) -> None:
             with self.storage_log.dating_back_to(self.hook_events.last_open_forward()):
                 self.tensor_labels.saved(sample, graphs)
 
-        in_use = KNOWN_BLOCKS.at_end(self.at_end)
         pieces = walk_in_pieces(
             self.names,
             met=read_graphs,
             in_use=in_use,
             suspects=self.tensor_labels.owners.live_objects,
         )
-        while self.held is None:
+        held: Walk | None = None
+        while held is None:
             with self.hook_events.alone(), self.storage_log.without_additions():
                 try:
                     coming = next(pieces)
                 except StopIteration as ended:
-                    coming, self.held = 0.0, ended.value
+                    coming, held = 0.0, ended.value
             yield coming
-        if self.held.hindered:
-            self._note_at_work(self.held.hindered, "ended")
-        self.tensor_labels.graphs.deep |= self.held.deep
-        if self.held.bounds:
-            self.facts["bounds"] = [[path, *sizes] for path, sizes in self.held.bounds.items()]
+        if held.hindered:
+            self._note_at_work(held.hindered, "ended")
+        self.tensor_labels.graphs.deep |= held.deep
+        return held
 
     def freeze(self, name: str, error: str | None = None, notes: Sequence[str] = ()) -> Session:
         """Return what was recorded as a session.
@@ -490,6 +551,13 @@ class Recorder:
             f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "
             "what each thread's own calls showed has names. Let such threads end before."
         )
+
+
+def _bounds(held: Walk) -> dict[str, Any]:
+    """Return containers with a limit as a fact; empty without any."""
+    return (
+        {"bounds": [[path, *sizes] for path, sizes in held.bounds.items()]} if held.bounds else {}
+    )
 
 
 _OVER = object()

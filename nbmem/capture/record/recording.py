@@ -13,6 +13,8 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import hold_signals
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.session.session import Session
 
@@ -113,6 +115,20 @@ class Recording:
                 last.recorder.close()
                 last._error = _text_of(error)  # noqa: SLF001 - this class's own
             _running.pop()
+
+    @entry("the variables of the last function")
+    def record_before_return(self, frame: FrameType) -> None:
+        """Record who holds what while the variables of the last function still live.
+
+        It never raises.
+
+        Args:
+            frame: The frame of the function that the user's code called last; it has returned.
+        """
+        if self.runs and self.outer is None and self.recorder is not None:
+            with hold_signals() as held:
+                self.recorder.record_before_return(frame)
+            self.interrupted |= held.came
 
     @entry("who holds what")
     def record_names_and_holders(self, enough: Callable[[float], bool] | None = None) -> bool:

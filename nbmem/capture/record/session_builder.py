@@ -14,7 +14,7 @@ import numpy as np
 
 from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, number_cell_files
 from nbmem.capture.record.first_lines import large_allocation_lines, without_stacks
-from nbmem.capture.record.holder_columns import columns
+from nbmem.capture.record.holder_columns import before_return, columns
 from nbmem.capture.record.module_calls import calls_of, placed
 from nbmem.capture.record.phase_builder import PhaseBuilder
 from nbmem.capture.record.spilled_memory import card_of
@@ -98,10 +98,16 @@ def build_session(
         notes=tuple(recorder.notes),
         error=error,
         refusals=tuple(recorder.refusals),
-        facts=recorder.facts | _pools(recorder.pools) | _parts(recorder),
+        facts=recorder.facts | _pools(recorder.pools) | _parts(recorder) | _facts_then(recorder),
         source=source,
         rank=rank,
     )
+
+
+def _facts_then(recorder: Recorder) -> dict[str, Any]:
+    """Return the facts before the last function's variables were freed, as a fact."""
+    then = recorder.before_return
+    return {} if then is None else {"before_return": then.facts}
 
 
 def _pools(users: Mapping[int, str]) -> dict[str, Any]:
@@ -145,6 +151,7 @@ def _device(
             index, events, entries_before, imitated=recorder.imitated
         ),
         block_uses=_block_uses(recorder, index, len(events)),
+        before_return=before_return(recorder, index, counter_samples, names),
         storage_labels=recorder.tensor_labels.rows.place(index, counter_samples, names),
         other_processes=recorder.sampler.other_processes(index),
         holders=None if held is None else columns(held, names),

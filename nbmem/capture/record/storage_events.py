@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nbmem.capture.record.holder_columns import columns
+from nbmem.capture.record.holder_columns import before_return, columns
 from nbmem.capture.tensors.storage_registry import ALIVE, StorageRegistry
 from nbmem.core.session.events import (
     BEYOND,
@@ -99,6 +99,7 @@ def _trace(
         other_processes=recorder.sampler.other_processes(info.index) if owners is not None else {},
         storage_labels=recorder.tensor_labels.rows.place(place, counter_samples, names),
         holders=None if held is None else columns(held.by_device.get(place, ()), names),
+        before_return=before_return(recorder, place, counter_samples, names),
     )
 
 

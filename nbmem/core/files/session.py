@@ -38,6 +38,7 @@ from nbmem.core.session.events import Blocks, Columns, Events, Frame, Layout, Se
 from nbmem.core.session.frameworks import FrameworkReadings
 from nbmem.core.session.host_memory import MachineReadings
 from nbmem.core.session.session import (
+    BeforeReturn,
     BlockUses,
     Calls,
     CardSamples,
@@ -175,6 +176,7 @@ def _tables(device: DeviceTrace) -> dict[str, Columns]:
         **({"calls": device.calls} if device.calls is not None else {}),
         **({"collected": device.collected} if device.collected is not None else {}),
         **({"block_uses": device.block_uses} if device.block_uses is not None else {}),
+        **({"before_return": then.holders} if (then := device.before_return) is not None else {}),
     }
 
 
@@ -205,6 +207,8 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "calls_known": device.calls is not None,
                 "collected_known": device.collected is not None,
                 "block_uses_known": device.block_uses is not None,
+                "before_return": (then := device.before_return)
+                and {"function": then.function, "event": then.event},
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -288,7 +292,15 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
         kept_pools=head.numbers("kept_pools", least=-MAX_INTEGER),
         collected=table(CollectedFrees, "collected") if head.flag("collected_known") else None,
         block_uses=table(BlockUses, "block_uses") if head.flag("block_uses_known") else None,
+        before_return=head.maybe(
+            lambda name: _before_return(head.object(name), table(Holders, name)), "before_return"
+        ),
     )
+
+
+def _before_return(raw: Mapping[str, Any], holders: Holders) -> BeforeReturn:
+    head = Fields(raw, "its last function")
+    return BeforeReturn(function=head.text("function"), event=head.number("event"), holders=holders)
 
 
 def _read(kind: type[_C], archive: Archive, folder: str) -> _C:

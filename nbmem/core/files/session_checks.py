@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nbmem.core.session.frameworks import FrameworkReadings
     from nbmem.core.session.host_memory import MachineReadings
-    from nbmem.core.session.session import DeviceTrace, Session
+    from nbmem.core.session.session import DeviceTrace, Holders, Session
 
 MAX_BYTES = 1 << 50
 """Limit for a card, a block or a reading: a PiB."""
@@ -82,6 +82,7 @@ def _rows(trace: DeviceTrace) -> int:
     ]
     tables += [trace.start.blocks] if trace.start is not None else []
     tables += [trace.holders] if trace.holders is not None else []
+    tables += [trace.before_return.holders] if trace.before_return is not None else []
     tables += [trace.owners] if trace.owners is not None else []
     tables += [trace.machine] if trace.machine is not None else []
     tables += [trace.calls] if trace.calls is not None else []
@@ -107,18 +108,24 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
     _within("identities.size", seen.size, 0, MAX_BYTES)
     _within("identities.category", seen.category, 0, max(Category))
     _within("identities.name", seen.name, -1, names - 1)
-    held = trace.holders
-    if held is not None:
-        _within("holders.addr", held.addr, 0, _HIGHEST)
-        _within("holders.size", held.size, 0, MAX_BYTES)
-        _within("holders.kind", held.kind, 0, max(HolderKind))
-        for name in ("form", "root", "path"):
-            _within(f"holders.{name}", getattr(held, name), 0, names - 1)
+    if trace.holders is not None:
+        _holders("holders", trace.holders, names)
+    if trace.before_return is not None:
+        _holders("before_return", trace.before_return.holders, names)
+        _within("before_return.event", np.array([trace.before_return.event]), 0, count)
     if trace.owners is not None:
         _frameworks(trace.owners, names)
     if trace.machine is not None:
         _machine(trace.machine)
     _loop(trace, names)
+
+
+def _holders(table: str, held: Holders, names: int) -> None:
+    _within(f"{table}.addr", held.addr, 0, _HIGHEST)
+    _within(f"{table}.size", held.size, 0, MAX_BYTES)
+    _within(f"{table}.kind", held.kind, 0, max(HolderKind))
+    for name in ("form", "root", "path"):
+        _within(f"{table}.{name}", getattr(held, name), 0, names - 1)
 
 
 def _loop(trace: DeviceTrace, names: int) -> None:

@@ -234,6 +234,23 @@ class BlockUses(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BeforeReturn:
+    """The moment before a function's variables were freed.
+
+    It is the function that a cell called last, such as `train()`.
+
+    Attributes:
+        function: Its name.
+        event: Number of the card's events before that moment.
+        holders: What kept storages alive then.
+    """
+
+    function: str
+    event: int
+    holders: Holders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTrace:
     """The recording of one card.
 
@@ -258,6 +275,8 @@ class DeviceTrace:
             empty if not recorded.
         collected: What the garbage collector freed; None if not recorded.
         block_uses: What operators did not use of the blocks; None if not recorded.
+        before_return: The moment before the function that a cell called last freed its variables;
+            None without one.
     """
 
     info: DeviceInfo
@@ -278,6 +297,7 @@ class DeviceTrace:
     kept_pools: tuple[int, ...] = ()
     collected: CollectedFrees | None = None
     block_uses: BlockUses | None = None
+    before_return: BeforeReturn | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,15 @@
-"""Keep the variables of the function with which a script ends.
-
-Most scripts end with `main()`. When it returns its variables are gone, and with them the names of
-what held memory until then. No code of the script runs behind its last call, so its frame may live
-a moment longer.
-"""
+"""Find the function with which a script ends."""
 
 from __future__ import annotations
 import __future__
 
 import ast
-import re
 import sys
-from collections.abc import Container, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from nbmem.core.session.source_files import is_library
+from nbmem.capture.interpreter.last_call import LastCall, called_last
 
-MOST_EVENTS = 100_000
-"""Calls and returns that are looked at for the function: 30 ms. A decorator or a parser of
-arguments runs before it."""
-_ONCE = re.compile(
-    r"/torch/(?:utils/_contextlib|distributed/elastic/.*)\.py$|/contextlib\.py$"
-    r"|/(?:click|typer|fire|absl|hydra|tyro)/"
-)
 _MAIN = ast.unparse(ast.parse('__name__ == "__main__"'))
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
@@ -38,7 +24,6 @@ class MainFunction:
     Attributes:
         parts: The script's code: up to its last statement, and that statement if it calls a
             function. All of it where nothing is known of the end.
-        frame: The function's frame once it has begun; None without one.
 
     Raises:
         SyntaxError: As Python raises it.
@@ -47,60 +32,36 @@ class MainFunction:
     def __init__(self, source: bytes, path: str) -> None:
         whole = compile(source, path, "exec", dont_inherit=True)
         self.parts: list[CodeType] = [whole]
-        self.frame: FrameType | None = None
-        self._names: frozenset[str] = frozenset()
-        self._events = 0
         tree = ast.parse(source, path)
         last = _split(tree)
-        if last is not None:
-            self._names = _called_at_end(last, tree)
-        if last is not None and self._names:
+        names = frozenset() if last is None else _called_last(last, tree)
+        if last is not None and names:
             flags = whole.co_flags & _FUTURE
             trees = tree, ast.Module([last], [])
             self.parts = [compile(one, path, "exec", flags, dont_inherit=True) for one in trees]
+        self._call = LastCall(names, lambda caller: caller.f_code is self.parts[-1])
+
+    @property
+    def frame(self) -> FrameType | None:
+        """The function's frame once it has begun; None without one."""
+        return self._call.frame
 
     def run(self, namespace: dict[str, Any]) -> None:
-        """Run the script in its namespace.
-
-        Python calls `_on_event` up to the function's begin, and not while it computes: the
-        references that it holds then would show in counts of references.
-        """
+        """Run the script in its namespace."""
         *before, last = self.parts
         for part in before:
             exec(part, namespace)  # noqa: S102 - the user's script
         # With something on the card it is `evaluate(model)`, and the work was done before.
-        watched = bool(before) and sys.getprofile() is None and not _card_in_use()
-        if watched:
-            sys.setprofile(self._on_event)
+        if before and not _card_in_use():
+            self._call.begin()
         try:
             exec(last, namespace)  # noqa: S102 - the user's script
         finally:
-            if watched and sys.getprofile() == self._on_event:
-                sys.setprofile(None)
+            self._call.end()
 
-    def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
-        self._events += 1
-        if event == "call" and self._is_main(frame):
-            self.frame = frame
-        if self.frame is not None or self._events > MOST_EVENTS:
-            sys.setprofile(None)
-
-    def _is_main(self, frame: FrameType) -> bool:
-        """Return whether the last statement has called a function."""
-        if frame.f_code.co_name not in self._names or is_library(frame.f_code.co_filename):
-            return False
-        caller = frame.f_back
-        while caller is not None and _calls_once(caller.f_code.co_filename):
-            caller = caller.f_back
-        return caller is not None and caller.f_code is self.parts[-1]
-
-
-def _calls_once(file: str) -> bool:
-    """Return whether a decorator or parser calls its function once.
-
-    Others may call it again after it has failed, with its variables freed.
-    """
-    return _ONCE.search(file.replace("\\", "/")) is not None
+    def release(self) -> None:
+        """Let the function's variables go."""
+        self._call.frame = None
 
 
 def _card_in_use() -> bool:
@@ -126,32 +87,6 @@ def _split(tree: ast.Module) -> ast.stmt | None:
     return ast.copy_location(ast.If(last.test, [inner], []), last)
 
 
-def _called_at_end(last: ast.stmt, tree: ast.Module) -> frozenset[str]:
-    """Return names of the function that the last statement calls last."""
-    statement = last.body[-1] if isinstance(last, ast.If) else last
-    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)):
-        return frozenset()
-    value = statement.exc if isinstance(statement, ast.Raise) else statement.value
+def _called_last(last: ast.stmt, tree: ast.Module) -> frozenset[str]:
     functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
-    return frozenset(_called(value, functions)) if isinstance(value, ast.Call) else frozenset()
-
-
-def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str]:
-    """Yield names of the function that an expression calls last.
-
-    What is none of the script's own may call its arguments: `sys.exit(main())`, `Fire(main)`.
-    """
-    if isinstance(value, (ast.Name, ast.Attribute)):
-        yield _name_of(value)
-    if not isinstance(value, ast.Call):
-        return
-    if isinstance(value.func, (ast.Name, ast.Attribute)):
-        yield _name_of(value.func)
-        if _name_of(value.func) in functions:
-            return
-    for argument in value.args:
-        yield from _called(argument, functions)
-
-
-def _name_of(name: ast.Name | ast.Attribute) -> str:
-    return name.id if isinstance(name, ast.Name) else name.attr
+    return called_last(last.body[-1] if isinstance(last, ast.If) else last, functions)

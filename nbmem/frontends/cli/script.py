@@ -14,8 +14,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from nbmem.capture.interpreter.ended_functions import as_names
-from nbmem.capture.interpreter.object_members import locals_of
+from nbmem.capture.interpreter.last_call import as_names
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest_path
 from nbmem.frontends.cli.main_function import MainFunction
@@ -78,17 +77,15 @@ class Script:
         if main is None or main.frame is None:
             yield
             return
-        found = locals_of(main.frame)
-        added = {name: found[name] for name in found.keys() - self.namespace.keys()}
-        del found
-        self.namespace.update(added)
-        try:
-            with as_names(main.frame):
+        with as_names(main.frame, self.namespace) as added:
+            self.namespace.update(added)
+            names = tuple(added)
+            try:
                 yield
-        finally:
-            for name in added:
-                self.namespace.pop(name, None)
-            main.frame = None  # which leads back to `main`
+            finally:
+                for name in names:
+                    self.namespace.pop(name, None)
+                main.release()  # its frame leads back to `main`
 
 
 def _without_own(at: TracebackType | None) -> TracebackType | None:

@@ -9,13 +9,18 @@ import numpy as np
 
 from nbmem.core.session.categories import OF_TRAINING, Category
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.tensor_names import DTENSOR, ZERO_BUCKET, printable_text, without_shape
+from nbmem.core.session.tensor_names import (
+    DTENSOR,
+    ZERO_BUCKET,
+    printable_text,
+    without_shape,
+)
 from nbmem.core.session.tensor_parts import KV_CACHE
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations
     from nbmem.core.arrays import Codes, Ints, Mask
-    from nbmem.core.session.session import DeviceTrace
+    from nbmem.core.session.session import DeviceTrace, Holders
 
 NO_NAME = -1
 
@@ -121,14 +126,15 @@ class Observations:
         self._around[rows] = names
 
     def add_holders(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
-        """Record the holders of allocations at the end.
+        """Record the holders of allocations at the end, or before a function's return.
 
         Args:
             rows: The allocations.
             kinds: Kind of the best holder of each.
             ways: Path of that holder, with the tensor's shape and dtype.
         """
-        self.reached = np.zeros(len(self._held), bool)
+        if self.reached is None:
+            self.reached = np.zeros(len(self._held), bool)
         self.reached[rows] = True
         self._as[Category.USER_TENSORS][rows[np.isin(kinds, _PERSONS)]] = True
         for row, kind, way in zip(rows.tolist(), kinds.tolist(), ways, strict=True):
@@ -269,15 +275,30 @@ def observations_of(
     seen.fresh = _fresh(
         allocations, rows[given], storage_labels.position[given], trace.counter_samples.position
     )
+    if trace.before_return is not None:
+        then = trace.before_return.holders, trace.before_return.event
+        _add_holders(seen, allocations, then, names, events)
     if holders is not None:
-        best = np.unique(holders.addr, return_index=True)[1]  # a storage's best holder is first
-        rows = rows_at(allocations, holders.addr[best], np.full(len(best), events), events)
-        best, rows = best[rows >= 0], rows[rows >= 0]
-        ways = zip(holders.path[best].tolist(), holders.form[best].tolist(), strict=True)
-        texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
-        seen.add_holders(rows, holders.kind[best].astype(np.int64), texts)
+        _add_holders(seen, allocations, (holders, events), names, events)
     seen.clear_send_buffers(ZERO_BUCKET)
     return seen
+
+
+def _add_holders(
+    seen: Observations,
+    allocations: Allocations,
+    held_at: tuple[Holders, int],
+    names: tuple[str, ...],
+    events: int,
+) -> None:
+    """Assign the holders at one event to allocations."""
+    held, event = held_at
+    best = np.unique(held.addr, return_index=True)[1]  # a storage's best holder is first
+    rows = rows_at(allocations, held.addr[best], np.full(len(best), event), events)
+    best, rows = best[rows >= 0], rows[rows >= 0]
+    ways = zip(held.path[best].tolist(), held.form[best].tolist(), strict=True)
+    texts = [f"{names[path]} {names[form]}".rstrip() for path, form in ways]
+    seen.add_holders(rows, held.kind[best].astype(np.int64), texts)
 
 
 def _fresh(allocations: Allocations, rows: Ints, given: Ints, counter_samples: Ints) -> Mask:

@@ -5,9 +5,9 @@ A rule that fails is skipped, and the others run.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nbmem.core.errors import UsageError
@@ -19,7 +19,7 @@ from nbmem.report.tips.evidence import Evidence
 from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nbmem.core.session.session import Session
     from nbmem.report.exploration import StepGrowth
@@ -33,6 +33,7 @@ GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
 """Rules about memory that grows from step to step."""
 EXPLAINED = 0.75
 """Part of a general rule's saving from which another rule's tip explains it."""
+_LINE = re.compile(r"\bline \d")
 LARGE_SAVING = 0.1
 """Share of the allocated peak from which a saving precedes tips about the cache."""
 
@@ -79,19 +80,53 @@ def advise(
         everything: Also run the rules that apply only where memory is short.
     """
     evidence = Evidence(session, card_ledger, report, everything=everything)
-    found: list[tuple[_SortKey, Finding]] = []
+    found: list[Finding] = []
     faults = Faults()  # a faulty rule must not stop the report or other tips
     for rule in RULES:
         run = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", run, []))
-    found.sort(key=itemgetter(0))
-    findings = _without_repeated([finding for _, finding in found])
+    findings = _without_repeated(_sorted(found, report.peak.allocated))
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
     growth = None
     if any(finding.rule in GROWTH_RULES for finding in findings):
         growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
     return Advice(findings=findings, notes=faults.notes, growth=growth)
+
+
+def with_function(ended: Advice, before: Advice, function: str, report: Report) -> Advice:
+    """Join the advice on a recording with that on the function that it called last.
+
+    What the function held is freed when it returns: at the end of the recording only what is still
+    there is known.
+
+    Args:
+        ended: The advice on the whole recording.
+        before: The advice on the recording until the function's variables were freed.
+        function: The function's name.
+        report: The report of the whole recording.
+    """
+    of_end = {rule.name for rule in RULES if rule.of_cache or (rule.anywhere and not rule.general)}
+    of_end -= GROWTH_RULES
+    of_cache = {rule.name for rule in RULES if rule.of_cache}
+    stays = [one for one in ended.findings if one.rule in of_end]
+    known = {(one.rule, one.title) for one in stays}
+    freed = [
+        replace(one, title=_of_function(one.title, function), command=None)
+        for one in before.findings
+        if one.rule not in of_cache and (one.rule, one.title) not in known
+    ]
+    return Advice(
+        findings=tuple(_sorted([*stays, *freed], report.peak.allocated)),
+        notes=(*ended.notes, *before.notes),
+        growth=before.growth,
+    )
+
+
+def _of_function(title: str, function: str) -> str:
+    """Add the function to a title that names no place."""
+    place = f"{function}()"
+    return title if place in title or _LINE.search(title) else f"In {place}: {title}"
 
 
 def _without_repeated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -123,18 +158,21 @@ def _growth(e: Evidence) -> StepGrowth | None:
     return growth_by_step(e.card_ledger, [g for g in found if g.works and e.worth(g.held)], room)
 
 
-def _run_rule(rule: Rule, evidence: Evidence) -> list[tuple[_SortKey, Finding]]:
-    """Return a rule's findings, each with its sort key."""
-    if not _applies(rule, evidence):
-        return []
-    least = LARGE_SAVING * evidence.report.peak.allocated
-    found = []
-    for finding in rule.check(evidence):
-        is_later = rule.of_cache or finding.low < least
+def _run_rule(rule: Rule, evidence: Evidence) -> list[Finding]:
+    return list(rule.check(evidence)) if _applies(rule, evidence) else []
+
+
+def _sorted(findings: Iterable[Finding], peak: int) -> list[Finding]:
+    """Sort findings of a recording whose highest allocated bytes are given."""
+    by_name = {rule.name: rule for rule in RULES}
+
+    def key(finding: Finding) -> _SortKey:
+        rule = by_name[finding.rule]
+        is_later = rule.of_cache or finding.low < LARGE_SAVING * peak
         order = rule.last_resort, is_later, rule.has_price
-        key = *order, -finding.low, -finding.high, finding.rule
-        found.append((key, finding))
-    return found
+        return *order, -finding.low, -finding.high, finding.rule
+
+    return sorted(findings, key=key)
 
 
 def _applies(rule: Rule, evidence: Evidence) -> bool:

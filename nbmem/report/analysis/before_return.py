@@ -1,0 +1,82 @@
+"""Cut a recording where the function that the cell called last had its variables.
+
+They are freed when it returns: what held memory until then has no name at the recording's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nbmem.allocator.recordings.undo_events import undo_with_notes
+from nbmem.allocator.settings import AllocatorSettings
+from nbmem.report.ledger.card_ledger import CardLedger
+
+if TYPE_CHECKING:
+    from nbmem.core.session.session import BeforeReturn, DeviceTrace, Session
+    from nbmem.core.session.spans import Span
+
+LEAST = 0.01
+"""Share of the peak that the variables held. With less, the recording's end says as much."""
+
+
+def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
+    """Return the ledger of the recording before the last function's variables were freed.
+
+    None where there was no such function, or where its variables held little. If it failed, its
+    traceback holds them on.
+    """
+    then = card_ledger.trace.before_return
+    if then is None:
+        return None
+    allocated = card_ledger.allocated
+    freed = int(allocated[then.event]) - int(allocated[card_ledger.events])
+    if card_ledger.session.error is None and freed < LEAST * int(allocated.max()):
+        return None
+    return CardLedger(_session_before(card_ledger.session), card_ledger.device)
+
+
+def _session_before(session: Session) -> Session:
+    devices = tuple(
+        one if one.before_return is None else _trace_before(one, one.before_return)
+        for one in session.devices
+    )
+    facts = {**session.facts, **session.facts.get("before_return", {}), "notebook": False}
+    ends = [len(device.events) for device in devices]
+    return replace(
+        session,
+        devices=devices,
+        spans=tuple(_clipped(span, ends) for span in session.spans),
+        facts=facts,
+    )
+
+
+def _clipped(span: Span, ends: list[int]) -> Span:
+    return replace(
+        span,
+        first=tuple(map(min, span.first, ends)),
+        last=tuple(map(min, span.last, ends)),
+    )
+
+
+def _trace_before(trace: DeviceTrace, then: BeforeReturn) -> DeviceTrace:
+    last = then.event
+    settings = AllocatorSettings.from_torch(trace.settings, trace.release)
+    calls, collected, uses = trace.calls, trace.collected, trace.block_uses
+    samples, labels = trace.counter_samples, trace.storage_labels
+    return replace(
+        trace,
+        events=trace.events[:last],
+        end=undo_with_notes(trace.end, trace.events[last:], settings)[0],
+        counter_samples=samples[samples.position <= last],
+        storage_labels=labels[labels.position <= last],
+        holders=then.holders,
+        calls=None if calls is None else calls[calls.last <= last],
+        collected=None if collected is None else collected[collected.event < last],
+        block_uses=None
+        if uses is None
+        else replace(uses[uses.made < last], last=np.minimum(uses.last[uses.made < last], last)),
+        before_return=None,
+    )

@@ -1,0 +1,208 @@
+"""The variables of the function with which a traced cell ends."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no memory without torch")
+
+import nbmem
+from nbmem.core.session.categories import Category
+from nbmem.core.session.holders import HolderKind
+from nbmem.frontends.notebook.extension import loaded_tracer
+from nbmem.frontends.notebook.last_statement import LastStatement
+from nbmem.report.analysis.before_return import ledger_before_return
+from nbmem.report.ledger.card_ledger import CardLedger
+from tests.ipython_shell import shell_on_virtual_card
+
+MIB = 1 << 20
+TRAIN = """
+def train(model, steps):
+    kept = []
+    for step in range(steps):
+        out = model(torch.ones(1024, 1024, device="cuda"))
+        kept.append(out.detach() + 1)
+        out.sum().backward()
+        model.zero_grad()
+    return steps
+"""
+FUNCTIONS = """
+import contextlib
+def f(x):
+    y = x + 1
+    return y
+def g(x):
+    z = f(x)
+    return z
+async def h(x):
+    return x
+class A:
+    def m(self):
+        inside = 1
+        return inside
+"""
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    with shell_on_virtual_card(monkeypatch) as shell:
+        shell.run_cell("model = torch.nn.Linear(1024, 1024).cuda()" + TRAIN)
+        shell.run_cell(FUNCTIONS)
+        yield shell
+
+
+@pytest.fixture
+def session(shell):
+    def session(cell):
+        shell.run_cell(cell, store_history=True)
+        return loaded_tracer(shell).last.session
+
+    return session
+
+
+def allocated():
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.parametrize("cell", ["%%memtrace\ntrain(model, 6)", "%memtrace train(model, 6)"])
+def test_what_a_function_held_is_known_and_freed(shell, session, cell):
+    shell.run_cell("train(model, 1)")  # cuBLAS has its workspace
+    before = allocated()
+    trace = session(cell).devices[0]
+    assert allocated() == before
+    then = trace.before_return
+    assert then.function == "train"
+    ledger = CardLedger(loaded_tracer(shell).last.session)
+    assert ledger.allocated[-1] == before
+    cut = ledger_before_return(ledger)
+    assert (ledger.allocated[: then.event + 1] == cut.allocated).all()
+    assert cut.allocated[-1] - before == (6 + 1) * 4 * MIB, "kept and out"
+    names = {h.name: h.size for h in cut.storages}
+    assert [names[f"kept[{i}]"] for i in range(6)] == [4 * MIB] * 6
+    held = cut.ledger(cut.events).held, ledger.ledger(then.event).held
+    assert sum(held[0]) == sum(held[1])
+
+
+def test_tips_name_the_variables_of_the_function(shell, session):
+    session("%%memtrace\ntrain(model, 6)")
+    tips = loaded_tracer(shell).last.report().findings
+    assert [tip.rule for tip in tips] == ["grows_each_step"]
+    assert tips[0].title.startswith("In train(): `kept` grows by 4.0 MiB")
+    assert tips[0].command is None
+    report = loaded_tracer(shell).last.report()
+    assert report.ledger_at_end[Category.USER_TENSORS] == 0
+    names = [held.name for held in report.holdings]
+    assert "kept[0] (1024, 1024) float32" in names
+
+
+def test_a_saved_session_gives_the_same_tips(shell, session, tmp_path):
+    session(f"%%memtrace --save {tmp_path / 'run.nbmem'}\ntrain(model, 6)")
+    opened = nbmem.open(tmp_path / "run.nbmem").report()
+    assert opened.findings == loaded_tracer(shell).last.report().findings
+    assert opened.findings
+
+
+def test_a_variable_of_the_notebook_keeps_its_name(shell, session):
+    shell.run_cell("kept = torch.zeros(1024, 1024, device='cuda')")
+    session("%%memtrace\ntrain(model, 6)")
+    ledger = CardLedger(loaded_tracer(shell).last.session)
+    names = {h.name: h.size for h in ledger_before_return(ledger).storages}
+    assert names["kept"] == 4 * MIB
+
+
+def test_objects_of_the_function_die_with_the_cell(shell):
+    shell.run_cell(
+        "import weakref\nclass Thing: pass\ndef make():\n    thing = Thing()\n"
+        "    x = torch.ones(1024, 1024, device='cuda')\n    return weakref.ref(thing)"
+    )
+    gc.disable()
+    try:
+        shell.run_cell("%%memtrace\nref = make()")
+        ref = shell.user_ns["ref"]
+        assert isinstance(ref, weakref.ref)
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+def test_a_function_that_failed_has_its_variables_in_the_traceback(shell, session):
+    made = "torch.ones(1024, 1024, device='cuda')"
+    session(f"%%memtrace\ndef fail():\n    x = {made}\n    1 / 0\nfail()")
+    ledger = CardLedger(loaded_tracer(shell).last.session)
+    assert "x" in [one.name for one in ledger_before_return(ledger).storages]
+    kinds = {one.name: one.holders[0].kind for one in ledger.storages}
+    name = next(name for name in kinds if name.startswith("local x of fail() in the traceback"))
+    assert kinds[name] is HolderKind.TRACEBACK
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ("f(1)", ("f", {"x": 1, "y": 2})),
+        ("a = f(2)\nb = g(f(3))", ("g", {"x": 4, "z": 5})),
+        ("print(g(2))", ("g", {"x": 2, "z": 3})),
+        ("for i in range(3): f(i)\ng(1);", ("g", {"x": 1, "z": 2})),
+        ("with contextlib.suppress(ValueError): f(1)", None),
+        ("x = 1", None),
+        ("[f(1) for _ in range(2)]", None),
+        ("await h(1)", None),
+        ("f(1/0)", None),
+        ("torch.ones(1)", None),
+        ("%time f(1)", None),
+        ("this is no code", None),
+        ("", None),
+    ],
+)
+def test_the_function_that_a_cell_calls_last(shell, cell, found, capsys):
+    transformers = [*shell.ast_transformers]
+    last = LastStatement(shell)
+    shell.run_cell(cell)
+    frame = last.end()
+    assert (frame and (frame.f_code.co_name, {**frame.f_locals})) == found
+    assert shell.ast_transformers == transformers
+    assert sys.getprofile() is None
+
+
+def test_a_method_is_a_function(shell):
+    last = LastStatement(shell)
+    shell.run_cell("A().m()")
+    assert last.end().f_locals["inside"] == 1
+
+
+def test_a_profiler_of_the_users_is_left_alone(shell):
+    seen = []
+    last = LastStatement(shell)
+    sys.setprofile(lambda *_: seen.append(1))
+    try:
+        mine = sys.getprofile()
+        shell.run_cell("f(1)")
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+    assert last.end() is None
+    assert seen
+
+
+def test_a_traceback_shows_no_line_of_nbmem(shell, capsys):
+    shell.run_cell("%%memtrace\ndef fail():\n    raise ValueError('mine')\nx = 1\nfail()")
+    shown = capsys.readouterr().out
+    assert "ValueError" in shown
+    assert "nbmem" not in shown.partition("ValueError: mine")[0]
+
+
+@pytest.mark.parametrize("interactivity", ["all", "last_expr_or_assign", "none"])
+def test_nothing_more_is_displayed(shell, interactivity, capsys):
+    shell.ast_node_interactivity = interactivity
+    try:
+        shell.run_cell("f(1)", store_history=True)
+        expected = capsys.readouterr().out
+        last = LastStatement(shell)
+        shell.run_cell("f(1)", store_history=True)
+        assert last.end() is not None
+        assert capsys.readouterr().out.replace("Out[3]", "Out[2]") == expected.replace(
+            "Out[3]", "Out[2]"
+        )
+    finally:
+        shell.ast_node_interactivity = "last_expr"
