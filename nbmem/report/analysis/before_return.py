@@ -12,9 +12,11 @@ import numpy as np
 
 from nbmem.allocator.recordings.undo_events import undo_with_notes
 from nbmem.allocator.settings import AllocatorSettings
+from nbmem.core.session.holders import HolderKind
 from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
+    from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import BeforeReturn, DeviceTrace, Session
     from nbmem.core.session.spans import Span
 
@@ -31,11 +33,18 @@ def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
     then = card_ledger.trace.before_return
     if then is None:
         return None
-    allocated = card_ledger.allocated
-    freed = int(allocated[then.event]) - int(allocated[card_ledger.events])
-    if card_ledger.session.error is None and freed < LEAST * int(allocated.max()):
+    allocated, freed = card_ledger.allocated, card_ledger.allocations.freed
+    released = int(allocated[then.event]) - int(allocated[card_ledger.events])
+    released += sum(held.size for held in card_ledger.storages if _is_garbage(held))
+    if card_ledger.session.error is None and released < LEAST * int(allocated.max()):
         return None
-    return CardLedger(_session_before(card_ledger.session), card_ledger.device)
+    before = CardLedger(_session_before(card_ledger.session), card_ledger.device)
+    before.freed_behind = freed[: len(before.allocations)] < card_ledger.events
+    return before
+
+
+def _is_garbage(held: HeldStorage) -> bool:
+    return all(holder.kind is HolderKind.CYCLE for holder in held.holders)
 
 
 def _session_before(session: Session) -> Session:
@@ -43,7 +52,7 @@ def _session_before(session: Session) -> Session:
         one if one.before_return is None else _trace_before(one, one.before_return)
         for one in session.devices
     )
-    facts = {**session.facts, **session.facts.get("before_return", {}), "notebook": False}
+    facts = {**session.facts, **session.facts.get("before_return", {})}
     ends = [len(device.events) for device in devices]
     return replace(
         session,

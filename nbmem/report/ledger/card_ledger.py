@@ -33,7 +33,7 @@ from nbmem.report.ledger.reference_models import reference_parts
 
 if TYPE_CHECKING:
     from nbmem.allocator.recordings.follow import Allocations, MemoryCurves
-    from nbmem.core.arrays import Codes, Ints
+    from nbmem.core.arrays import Codes, Ints, Mask
     from nbmem.core.session.session import DeviceTrace, Session
     from nbmem.core.session.spans import Span
 
@@ -62,6 +62,8 @@ class CardLedger:
         refused: The requests that failed.
         notes: Uncertain points, one sentence each.
         allocations: Every allocation live in the recording, in the order of allocation: a *row*.
+        freed_behind: Mask of the allocations that are freed by what follows the last event; None
+            where that is unknown.
         category: Category of each row, as a number.
         born_in: Index in `phases` of the phase in which each row was allocated.
     """
@@ -71,6 +73,7 @@ class CardLedger:
         self.device = device
         self.trace: DeviceTrace = session.devices[device]
         self.notes: list[str] = []
+        self.freed_behind: Mask | None = None
         self.phases = PhaseMap(session.spans, device)
         self._followed = self._follow()
         self.allocations = self._followed.allocations

@@ -34,6 +34,10 @@ GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
 EXPLAINED = 0.75
 """Part of a general rule's saving from which another rule's tip explains it."""
 _LINE = re.compile(r"\bline \d")
+_LEFT = frozenset(("reference_cycle",))
+"""Rules about garbage."""
+_NAMED = GROWTH_RULES | _LEFT
+"""Rules that say more, or are said apart, where a function's variables have names."""
 LARGE_SAVING = 0.1
 """Share of the allocated peak from which a saving precedes tips about the cache."""
 
@@ -106,21 +110,22 @@ def with_function(ended: Advice, before: Advice, function: str, report: Report) 
         function: The function's name.
         report: The report of the whole recording.
     """
-    of_end = {rule.name for rule in RULES if rule.of_cache or (rule.anywhere and not rule.general)}
-    of_end -= GROWTH_RULES
-    of_cache = {rule.name for rule in RULES if rule.of_cache}
-    stays = [one for one in ended.findings if one.rule in of_end]
-    known = {(one.rule, one.title) for one in stays}
-    freed = [
+    rules, peak = {rule.name: rule for rule in RULES}, report.peak.allocated
+    inside = [one for one in before.findings if not rules[one.rule].of_cache]
+    # What the function's return leaves: a cache, and garbage of what it had.
+    left = [one for one in ended.findings if rules[one.rule].of_cache or one.rule in _LEFT]
+    stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
+    known = {(one.rule, one.title) for one in (*left, *stays)}
+    inside = [
         replace(one, title=_of_function(one.title, function), command=None)
-        for one in before.findings
-        if one.rule not in of_cache and (one.rule, one.title) not in known
+        for one in inside
+        if (one.rule, one.title) not in known
     ]
-    return Advice(
-        findings=tuple(_sorted([*stays, *freed], report.peak.allocated)),
-        notes=(*ended.notes, *before.notes),
-        growth=before.growth,
-    )
+    found = _sorted([*inside, *stays, *left], peak)
+    if any(one.high >= LARGE_SAVING * peak and not rules[one.rule].has_price for one in inside):
+        last = [one for one in found if one in left or rules[one.rule].last_resort]
+        found = [*(one for one in found if one not in last), *last]
+    return Advice(findings=tuple(found), notes=(*ended.notes, *before.notes), growth=before.growth)
 
 
 def _of_function(title: str, function: str) -> str:

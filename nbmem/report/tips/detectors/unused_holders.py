@@ -151,7 +151,7 @@ def _counts(e: Evidence, unused: Unused) -> Mask:
     ledger, a = e.card_ledger, e.card_ledger.allocations
     category = ledger.category[unused.rows]
     never = unused.since <= a.allocated_at[unused.rows]
-    goes_on = (e.fact("notebook") is not False) | (np.isin(category, _OF_MODELS) & ~never)
+    goes_on = ~e.ends[unused.rows] | (np.isin(category, _OF_MODELS) & ~never)
     # What a failed request or an error has ended would have used what lived then.
     end = max(ledger.refused.failed, default=ledger.events)
     ended = e.ran_out or e.session.error is not None

@@ -133,7 +133,7 @@ def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
     top = e.report.peak.at.event
     weights = ledger.category == Category.WEIGHTS
     there = weights & (a.allocated_at < top) & (a.freed >= top)
-    there &= (a.freed < ledger.events) | (e.fact("notebook") is False)
+    there &= (a.freed < ledger.events) | e.ends
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(there).tolist():
         found.setdefault(_owner(calls, ledger.name(row)), []).append(row)
