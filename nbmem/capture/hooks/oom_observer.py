@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from nbmem.capture.hooks.running_call import CALLS, running_call
 from nbmem.capture.interpreter.busy_threads import outwards
 from nbmem.capture.interpreter.notebook_cells import number_cell_files
 from nbmem.capture.tensors.modules import (
@@ -38,8 +39,9 @@ from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import caller, entry, is_ours
 from nbmem.core.runtime.exceptions import traceback_of
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.events import Frame, Stack
-from nbmem.core.session.oom import Refusal
+from nbmem.core.session.oom import Refusal, RunningCall
 
 if TYPE_CHECKING:
     from nbmem.capture.patches.compilations import OnFault
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     Tell = Callable[[Refusal], None]
 
 _ENGINE = "_engine_run_backward"
-_CALLS = ("_call_impl", "_wrapped_call_impl")
 _NEAR = 2
 """Steps from a backward node to the parameters that its layer owns (through a transpose)."""
 
@@ -159,7 +160,18 @@ def _refusal(
         progress=_progress(modules),
         evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
+        call=_call(frames, modules),
     )
+
+
+def _call(frames: list[FrameType], modules: list[Any]) -> RunningCall | None:
+    """Return what is left of the call, or None where it cannot be read."""
+    try:
+        return running_call(frames, modules)
+    except Exception as err:  # noqa: BLE001 - the rest of the error is worth more
+        reraise_if_from_signal(err)
+        _on_fault("what is left of a call", err)
+        return None
 
 
 def _stack_of(frames: Iterable[FrameType]) -> Stack:
@@ -190,7 +202,7 @@ def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
     the locals of a frame, once read, are retained until it ends.
     """
     for frame in frames:
-        if frame.f_code.co_name in _CALLS:
+        if frame.f_code.co_name in CALLS:
             module = frame.f_locals.get("self")
             if is_module(module):
                 yield module

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 MAX_REPLAYS = 5
+_FEW_REPLAYS = 2
 _MARGIN = 0.05
 """Part of the room that the first estimate leaves."""
 _LESS, _MORE = 0.75, 1.2
@@ -44,12 +45,12 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     rows = _batch_size(trial)
     best: tuple[float, Outcome] | None = None
     share, fails = _first_share(trial), 1.0
-    for _ in range(MAX_REPLAYS):
+    for _ in range(_FEW_REPLAYS if trial.rerun.is_long else MAX_REPLAYS):
         share = _rounded(share * rows) / rows if rows else share
         if share <= (0 if best is None else best[0]) or share >= fails:
             break
         outcome = _try(trial, share)
-        if outcome is None or (trial.known and outcome.kind == "once"):
+        if outcome is None or (trial.known and not _is_enough(trial, outcome)):
             fails = share
             share = share * _LESS if best is None else (best[0] + fails) / 2
         else:
@@ -87,6 +88,14 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         ),
         outcome,
     )
+
+
+def _is_enough(trial: Trial, outcome: Outcome) -> bool:
+    """Return whether it is worth to look for a larger batch.
+
+    A generation has to come to its end; what grows with each step may run out later.
+    """
+    return outcome.kind == "on" or (outcome.kind == "more" and trial.then.calls_left is None)
 
 
 def _code(trial: Trial, rows: int, size: int) -> str:
@@ -154,6 +163,9 @@ def _first_share(trial: Trial) -> float:
             fixed += size
         if growing > 0:
             best = min(best, (room - fixed) / growing)
+    growing += trial.then.slope * (trial.then.calls_left or 0)
+    if trial.then.calls_left and growing > 0:
+        best = min(best, (room - fixed) / growing)
     return max(best, 0.0)
 
 
