@@ -82,8 +82,8 @@ def by_rule(code):
     return {one.rule: one for one in explained(code).remedies}
 
 
-def runs(code):
-    with virtual.activated("T4"):
+def runs(code, conf=None):
+    with virtual.activated("T4", conf=conf):
         exec(compile(code, "cell.py", "exec"), {"__name__": "__main__"})
 
 
@@ -174,3 +174,5 @@ def test_further_tokens_of_a_running_generation_are_counted_and_saved(tmp_path):
     batch = found["batch_size"]
     assert batch.evidence.endswith(f"the {left} tokens that generate() still makes: it ends.")
     runs(model + GENERATED.format(**{**values, "rows": int(batch.code.split()[2])}))
+    assert found["fragmentation"].evidence.endswith("generate() still makes: it ends.")
+    runs(model + GENERATED.format(**values), conf="expandable_segments:True")

@@ -43,21 +43,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     if trial.phase not in STEP_PHASES or not trial.rerun.faithful:
         return
     rows = _batch_size(trial)
-    best: tuple[float, Outcome] | None = None
-    share, fails = _first_share(trial), 1.0
-    for _ in range(_FEW_REPLAYS if trial.rerun.is_long else MAX_REPLAYS):
-        share = _rounded(share * rows) / rows if rows else share
-        if share <= (0 if best is None else best[0]) or share >= fails:
-            break
-        outcome = _try(trial, share)
-        if outcome is None or (trial.known and not _is_enough(trial, outcome)):
-            fails = share
-            share = share * _LESS if best is None else (best[0] + fails) / 2
-        else:
-            best = share, outcome
-            if not trial.known:  # what follows the request has to fit, too
-                break
-            share = min(share * _MORE, (share + fails) / 2)
+    best = _largest(trial, rows)
     if best is None:
         return
     share, outcome = best
@@ -88,6 +74,29 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         ),
         outcome,
     )
+
+
+def _largest(trial: Trial, rows: int | None) -> tuple[float, Outcome] | None:
+    """Return the largest part of the batch that is found to be enough, or None."""
+    best: tuple[float, Outcome] | None = None
+    share, fails = _first_share(trial), 1.0
+    for _ in range(_FEW_REPLAYS if trial.rerun.is_long else MAX_REPLAYS):
+        share = _rounded(share * rows) / rows if rows else share
+        if share <= (0 if best is None else best[0]) or share >= fails:
+            break
+        outcome = _try(trial, share)
+        if outcome is None or (trial.known and not _is_enough(trial, outcome)):
+            fails = share
+            share = share * _LESS if best is None else (best[0] + fails) / 2
+        else:
+            best = share, outcome
+            if not trial.known:  # what follows the request has to fit, too
+                break
+            share = min(share * _MORE, (share + fails) / 2)
+    if best is None or trial.then.calls_left is None:
+        return best
+    share = best[0] * (1 - _MARGIN)  # where its free pieces will lie is not sure
+    return (_rounded(share * rows) / rows if rows else share), best[1]
 
 
 def _is_enough(trial: Trial, outcome: Outcome) -> bool:
@@ -165,7 +174,7 @@ def _first_share(trial: Trial) -> float:
             best = min(best, (room - fixed) / growing)
     growing += trial.then.slope * (trial.then.calls_left or 0)
     if trial.then.calls_left and growing > 0:
-        best = min(best, (room - fixed) / growing)
+        best = min(best, (room - fixed) / growing, 1 - _MARGIN)  # some room is in pieces
     return max(best, 0.0)
 
 
