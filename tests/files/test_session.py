@@ -300,6 +300,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
                 "heads": 2,
                 "tokens_left": 5,
             },
+            "decoding": None,
         }
     ]
     assert raw["devices"][0]["info"] == {

@@ -15,9 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from nbmem.capture.hooks.image_decoding import image_decoding
 from nbmem.capture.hooks.running_call import CALLS, running_call
 from nbmem.capture.interpreter.busy_threads import outwards
 from nbmem.capture.interpreter.notebook_cells import number_cell_files
@@ -41,13 +42,14 @@ from nbmem.core.runtime.entry_points import caller, entry, is_ours
 from nbmem.core.runtime.exceptions import traceback_of
 from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.events import Frame, Stack
-from nbmem.core.session.oom import Refusal, RunningCall
+from nbmem.core.session.oom import Refusal
 
 if TYPE_CHECKING:
     from nbmem.capture.patches.compilations import OnFault
 
     Tell = Callable[[Refusal], None]
 
+_T = TypeVar("_T")
 _ENGINE = "_engine_run_backward"
 _NEAR = 2
 """Steps from a backward node to the parameters that its layer owns (through a transpose)."""
@@ -160,14 +162,15 @@ def _refusal(
         progress=_progress(modules),
         evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
-        call=_call(frames, modules),
+        call=_read(lambda: running_call(frames, modules)),
+        decoding=_read(lambda: image_decoding(frames, namespace)),
     )
 
 
-def _call(frames: list[FrameType], modules: list[Any]) -> RunningCall | None:
-    """Return what is left of the call, or None where it cannot be read."""
+def _read(read: Callable[[], _T]) -> _T | None:
+    """Return what is left of a call, or None where it cannot be read."""
     try:
-        return running_call(frames, modules)
+        return read()
     except Exception as err:  # noqa: BLE001 - the rest of the error is worth more
         reraise_if_from_signal(err)
         _on_fault("what is left of a call", err)

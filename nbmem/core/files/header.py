@@ -17,7 +17,7 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
 from nbmem.core.files.size_limits import MAX_FRAMES
 from nbmem.core.session.events import Frame, Stack
-from nbmem.core.session.oom import Refusal, RunningCall
+from nbmem.core.session.oom import ImageDecoding, Refusal, RunningCall
 from nbmem.core.session.session import MAX_LINES, DeviceInfo, Source
 from nbmem.core.session.spans import Span, SpanKind
 from nbmem.core.session.tensor_names import printable_text
@@ -122,6 +122,22 @@ def refusal_of(raw: Any) -> Refusal:
         evaluating=refusal.flag("evaluating"),
         thread=refusal.maybe(refusal.text, "thread"),
         call=_running_call_of(refusal.object("call")),
+        decoding=_decoding_of(refusal.object("decoding")),
+    )
+
+
+def _decoding_of(raw: dict[str, Any]) -> ImageDecoding | None:
+    decoding = Fields(raw, "a refused request's decoding")
+    if not raw:
+        return None
+    return ImageDecoding(
+        name=decoding.maybe(decoding.text, "name"),
+        images=decoding.number("images"),
+        pixels=decoding.number("pixels"),
+        tile=decoding.number("tile"),
+        pixel_bytes=decoding.number("pixel_bytes"),
+        sliced=decoding.flag("sliced"),
+        tiled=decoding.flag("tiled"),
     )
 
 
@@ -164,6 +180,7 @@ def refusal_json(refusal: Refusal) -> dict[str, Any]:
         "evaluating": refusal.evaluating,
         "thread": refusal.thread,
         "call": None if refusal.call is None else asdict(refusal.call),
+        "decoding": None if refusal.decoding is None else asdict(refusal.decoding),
     }
 
 

@@ -95,6 +95,29 @@ class RunningCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDecoding:
+    """What a VAE of diffusers decodes while a request fails.
+
+    Attributes:
+        name: The program's name for it: `pipe.vae`; None if it has none.
+        images: Images of the batch.
+        pixels: Pixels of one image.
+        tile: Pixels of one tile, if it decodes in tiles.
+        pixel_bytes: Bytes that its decoder holds at most for each pixel that it decodes at once.
+        sliced: Whether it decodes one image at a time.
+        tiled: Whether it decodes in tiles.
+    """
+
+    name: str | None
+    images: int
+    pixels: int
+    tile: int
+    pixel_bytes: int
+    sliced: bool = False
+    tiled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """An allocation request that failed, with the state at that moment.
 
@@ -115,6 +138,7 @@ class Refusal:
         evaluating: Whether the outermost module was in eval mode while gradients were enabled.
         thread: Name of the thread; None for the main one and for autograd's.
         call: What is known of the outermost module's call; None outside of modules.
+        decoding: What a VAE of diffusers decodes; None outside of one.
     """
 
     t_ns: int
@@ -131,6 +155,7 @@ class Refusal:
     evaluating: bool = False
     thread: str | None = None
     call: RunningCall | None = None
+    decoding: ImageDecoding | None = None
 
 
 def read_message(text: str) -> OomMessage | None:

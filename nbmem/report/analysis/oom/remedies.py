@@ -24,6 +24,7 @@ from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGrou
 from nbmem.report.analysis.oom.program_changes.combined_changes import combined_changes
 from nbmem.report.analysis.oom.program_changes.evaluation import without_gradients
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
+from nbmem.report.analysis.oom.program_changes.image_decoder import decoded_in_parts
 from nbmem.report.analysis.oom.program_changes.kv_cache import offloaded_cache, unread_cache
 from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
@@ -294,6 +295,7 @@ def _frameworks(trial: Trial) -> Attempts:
 REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     gathered_evaluation,
     unread_cache,
+    decoded_in_parts,
     _growth,
     _limit,
     _frameworks,
