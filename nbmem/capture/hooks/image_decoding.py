@@ -23,7 +23,7 @@ bytes a pixel of 16 bits where the last but one block has 256 channels (diffuser
 def image_decoding(
     frames: Iterable[FrameType], namespace: Mapping[str, Any]
 ) -> ImageDecoding | None:
-    """Return what a VAE decodes; None where none does, or where it is of another form.
+    """Return what a VAE of diffusers decodes; None outside of one.
 
     Args:
         frames: The frames of the request, innermost first. Only diffusers' own are read.

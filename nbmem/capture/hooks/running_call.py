@@ -39,7 +39,7 @@ _DECODES = "_sample"
 
 
 def running_call(frames: Sequence[FrameType], modules: Sequence[Any]) -> RunningCall | None:
-    """Return what is known of the outermost module's call; None without modules.
+    """Describe the outermost module's call; None without modules.
 
     Args:
         frames: The frames of the request, innermost first.
@@ -138,7 +138,7 @@ def _rows_of(shape: tuple[int, ...], floats: bool, keep: int) -> int:  # noqa: F
 def _is_unread(
     outermost: tuple[tuple[Any, ...], Mapping[str, Any]], around: Sequence[FrameType]
 ) -> bool:
-    """Return whether a call made its cache for nobody.
+    """Return whether nothing reads the cache that a call made.
 
     It was neither given one nor told to make one, and no code around it names a cache.
     """

@@ -96,7 +96,7 @@ class RunningCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoding:
-    """What a VAE of diffusers decodes while a request fails.
+    """Images that a VAE of diffusers decodes while a request fails.
 
     Attributes:
         name: The program's name for it: `pipe.vae`; None if it has none.

@@ -77,7 +77,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
 
 
 def _largest(trial: Trial, rows: int | None) -> tuple[float, Outcome] | None:
-    """Return the largest part of the batch that is found to be enough, or None."""
+    """Return the largest part of the batch that suffices, or None."""
     best: tuple[float, Outcome] | None = None
     share, fails = _first_share(trial), 1.0
     for _ in range(_FEW_REPLAYS if trial.rerun.is_long else MAX_REPLAYS):

@@ -165,7 +165,7 @@ def _results_so_far(card_ledger: CardLedger, index: int) -> Ints:
 
 
 def cached_rows(card_ledger: CardLedger, index: int) -> Ints:
-    """Return the allocations of the KV cache that a failed request's call fills.
+    """Return the allocations of the KV cache of a failed call.
 
     Args:
         card_ledger: The card's ledger.

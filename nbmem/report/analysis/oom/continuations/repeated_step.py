@@ -212,21 +212,9 @@ def count_equal(code: Ints, places: Ints) -> Ints:
 
 
 def continued(
-    case: FailedRequest,
-    requests: Requests,
-    place: SamePlace,
-    since: int,
-    steps: int | None = None,
+    case: FailedRequest, requests: Requests, place: SamePlace, since: int, steps: int | None = None
 ) -> Continuation:
-    """Repeat the requests since the earlier place, from the failed one on.
-
-    Args:
-        case: The failed request.
-        requests: The requests up to it.
-        place: The request of an earlier step at the same place.
-        since: Requests since the failing step began.
-        steps: How often they are repeated; None for as often as is useful.
-    """
+    """Repeat the requests since the earlier place, `steps` times."""
     period = len(requests.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
     made, first = int(requests.row[-1]), len(requests.row) - 1 - period

@@ -32,7 +32,7 @@ _WAYS = ((True, False), (False, True), (True, True))
 
 
 def decoded_in_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
-    """Yield `enable_slicing()`, `enable_tiling()`, or both if neither is enough."""
+    """Yield slices, tiles, or both if neither is enough."""
     case = trial.case
     decoding = None if case.refusal is None else case.refusal.decoding
     if decoding is None or decoding.name is None:

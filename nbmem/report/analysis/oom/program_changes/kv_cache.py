@@ -31,7 +31,7 @@ cache_utils.py"""
 
 
 def unread_cache(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
-    """Yield `use_cache=False`, where the call made a cache for nobody."""
+    """Yield `use_cache=False`, where nothing reads the cache."""
     case = trial.case
     call = None if case.refusal is None else case.refusal.call
     rows = cached_rows(case.card_ledger, case.index)
@@ -61,7 +61,7 @@ def unread_cache(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
 
 
 def offloaded_cache(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
-    """Yield a cache on the host, where a cache of tokens to come is on the card."""
+    """Yield a cache on the host, where further tokens need it."""
     case = trial.case
     call = None if case.refusal is None else case.refusal.call
     rows = cached_rows(case.card_ledger, case.index)
