@@ -23,7 +23,7 @@ from nbmem.core.session.events import (
     Segments,
 )
 from nbmem.core.session.holders import HolderKind
-from nbmem.core.session.oom import Refusal
+from nbmem.core.session.oom import Refusal, RunningCall
 from nbmem.core.session.ranks import Coordinate, Rank
 from nbmem.core.session.session import (
     BlockUses,
@@ -238,6 +238,19 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
         progress=0.5,
         evaluating=True,
         thread="t",
+        call=RunningCall(
+            block=1,
+            blocks=4,
+            result=8,
+            result_bytes=2,
+            labels=True,
+            cache=(512,),
+            cached=3,
+            unread=True,
+            offloads=True,
+            heads=2,
+            tokens_left=5,
+        ),
     )
     session = dataclasses.replace(
         session,
@@ -274,6 +287,20 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
             "progress": 0.5,
             "evaluating": True,
             "thread": "t",
+            "call": {
+                "block": 1,
+                "blocks": 4,
+                "result": 8,
+                "result_bytes": 2,
+                "labels": True,
+                "cache": [512],
+                "cached": 3,
+                "unread": True,
+                "offloads": True,
+                "heads": 2,
+                "tokens_left": 5,
+            },
+            "decoding": None,
         }
     ]
     assert raw["devices"][0]["info"] == {

@@ -212,3 +212,43 @@ def test_heads_that_no_fused_kernel_shares_are_repeated(dtype, monkeypatch):
     with virtual.activated("T4"):
         exec(GENERATION.format(dtype=dtype, change=first.code), {"__name__": "__main__"})
         assert torch.cuda.max_memory_allocated() < 2 << 30
+
+
+ADAPTED = """
+import torch
+from torch import nn
+
+class Adapted(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.base = nn.Linear(width, width)
+        self.base.requires_grad_(False)
+        self.lora_A = nn.Linear(width, 8, bias=False)
+        self.lora_B = nn.Linear(8, width, bias=False)
+
+    def forward(self, x):
+        return torch.tanh(self.base(x) + self.lora_B(self.lora_A(x)))
+
+with torch.device("cuda"):
+    net = nn.Sequential(*(Adapted(8192) for _ in range(40)))
+batch_size = {rows}
+
+def _inner_training_loop():
+    optimizer = None
+    for _ in range(2):
+        net(torch.zeros(batch_size, 8192, device="cuda")).sum().backward()
+        optimizer = optimizer or torch.optim.AdamW(p for p in net.parameters() if p.requires_grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+_inner_training_loop()
+"""
+
+
+def test_before_the_first_step_a_trainer_is_expected_to_train_the_adapters_alone():
+    trainer = "/site-packages/transformers/trainer.py"
+    found = {one.rule: one for one in remedies(ADAPTED.format(rows=6000), trainer)}
+    code = found["batch_size"].code
+    assert code.startswith("per_device_train_batch_size = ")
+    with virtual.activated("T4"):
+        exec(compile(ADAPTED.format(rows=code.split()[2]), trainer, "exec"), {"__name__": "a"})

@@ -15,9 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from nbmem.capture.hooks.image_decoding import image_decoding
+from nbmem.capture.hooks.running_call import CALLS, running_call
 from nbmem.capture.interpreter.busy_threads import outwards
 from nbmem.capture.interpreter.notebook_cells import number_cell_files
 from nbmem.capture.tensors.modules import (
@@ -38,6 +40,7 @@ from nbmem.capture.torch_memory.cuda_initialization import on_cuda_initialized
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.entry_points import caller, entry, is_ours
 from nbmem.core.runtime.exceptions import traceback_of
+from nbmem.core.runtime.interrupts import reraise_if_from_signal
 from nbmem.core.session.events import Frame, Stack
 from nbmem.core.session.oom import Refusal
 
@@ -46,8 +49,8 @@ if TYPE_CHECKING:
 
     Tell = Callable[[Refusal], None]
 
+_T = TypeVar("_T")
 _ENGINE = "_engine_run_backward"
-_CALLS = ("_call_impl", "_wrapped_call_impl")
 _NEAR = 2
 """Steps from a backward node to the parameters that its layer owns (through a transpose)."""
 
@@ -159,7 +162,19 @@ def _refusal(
         progress=_progress(modules),
         evaluating=bool(modules) and not is_training(modules[-1]) and torch.is_grad_enabled(),
         thread=None if in_main else threading.current_thread().name,
+        call=_read(lambda: running_call(frames, modules)),
+        decoding=_read(lambda: image_decoding(frames, namespace)),
     )
+
+
+def _read(read: Callable[[], _T]) -> _T | None:
+    """Return what is left of a call, or None where it cannot be read."""
+    try:
+        return read()
+    except Exception as err:  # noqa: BLE001 - the rest of the error is worth more
+        reraise_if_from_signal(err)
+        _on_fault("what is left of a call", err)
+        return None
 
 
 def _stack_of(frames: Iterable[FrameType]) -> Stack:
@@ -190,7 +205,7 @@ def _modules(frames: Iterable[FrameType]) -> Iterator[Any]:
     the locals of a frame, once read, are retained until it ends.
     """
     for frame in frames:
-        if frame.f_code.co_name in _CALLS:
+        if frame.f_code.co_name in CALLS:
             module = frame.f_locals.get("self")
             if is_module(module):
                 yield module

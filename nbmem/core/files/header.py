@@ -7,6 +7,7 @@ Every message is the middle of a sentence: the reader adds the file's name as a 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from nbmem.core.errors import FileFormatError
 from nbmem.core.files.json_fields import Fields
 from nbmem.core.files.size_limits import MAX_FRAMES
 from nbmem.core.session.events import Frame, Stack
-from nbmem.core.session.oom import Refusal
+from nbmem.core.session.oom import ImageDecoding, Refusal, RunningCall
 from nbmem.core.session.session import MAX_LINES, DeviceInfo, Source
 from nbmem.core.session.spans import Span, SpanKind
 from nbmem.core.session.tensor_names import printable_text
@@ -120,6 +121,42 @@ def refusal_of(raw: Any) -> Refusal:
         progress=refusal.maybe(refusal.fraction, "progress"),
         evaluating=refusal.flag("evaluating"),
         thread=refusal.maybe(refusal.text, "thread"),
+        call=_running_call_of(refusal.object("call")),
+        decoding=_decoding_of(refusal.object("decoding")),
+    )
+
+
+def _decoding_of(raw: dict[str, Any]) -> ImageDecoding | None:
+    decoding = Fields(raw, "a refused request's decoding")
+    if not raw:
+        return None
+    return ImageDecoding(
+        name=decoding.maybe(decoding.text, "name"),
+        images=decoding.number("images"),
+        pixels=decoding.number("pixels"),
+        tile=decoding.number("tile"),
+        pixel_bytes=decoding.number("pixel_bytes"),
+        sliced=decoding.flag("sliced"),
+        tiled=decoding.flag("tiled"),
+    )
+
+
+def _running_call_of(raw: dict[str, Any]) -> RunningCall | None:
+    call = Fields(raw, "a refused request's call")
+    if not raw:
+        return None
+    return RunningCall(
+        block=call.number("block"),
+        blocks=call.number("blocks"),
+        result=call.number("result"),
+        result_bytes=call.number("result_bytes"),
+        labels=call.flag("labels"),
+        cache=call.numbers("cache"),
+        cached=call.number("cached"),
+        unread=call.flag("unread"),
+        offloads=call.flag("offloads"),
+        heads=call.number("heads", least=1),
+        tokens_left=call.maybe(call.number, "tokens_left"),
     )
 
 
@@ -142,6 +179,8 @@ def refusal_json(refusal: Refusal) -> dict[str, Any]:
         "progress": refusal.progress,
         "evaluating": refusal.evaluating,
         "thread": refusal.thread,
+        "call": None if refusal.call is None else asdict(refusal.call),
+        "decoding": None if refusal.decoding is None else asdict(refusal.decoding),
     }
 
 

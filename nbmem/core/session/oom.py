@@ -63,6 +63,61 @@ class OomMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCall:
+    """A module's call in which a request failed, and what of it is left.
+
+    Attributes:
+        block: Position of the running block in the model's list of equal ones, from 0.
+        blocks: Number of those blocks; 0 if no such list is most of what runs, or if more than
+            a few layers follow it.
+        result: Numbers that the layers behind the blocks return; 0 if there are none.
+        result_bytes: Bytes of each of them.
+        labels: Whether the call was given `labels`, from which the model computes its loss.
+        cache: Addresses of keys and values that a cache of transformers holds.
+        cached: Positions in that cache.
+        unread: Whether the call made the cache by itself and nothing around it names one.
+        offloads: Whether transformers can keep that cache on the host, and does not yet.
+        heads: Heads that share one head of keys and values; 1 if none share.
+        tokens_left: Further calls that transformers' generate() makes at most; None outside of it.
+    """
+
+    block: int = 0
+    blocks: int = 0
+    result: int = 0
+    result_bytes: int = 4
+    labels: bool = False
+    cache: tuple[int, ...] = ()
+    cached: int = 0
+    unread: bool = False
+    offloads: bool = False
+    heads: int = 1
+    tokens_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageDecoding:
+    """Images that a VAE of diffusers decodes while a request fails.
+
+    Attributes:
+        name: The program's name for it: `pipe.vae`; None if it has none.
+        images: Images of the batch.
+        pixels: Pixels of one image.
+        tile: Pixels of one tile, if it decodes in tiles.
+        pixel_bytes: Bytes that its decoder holds at most for each pixel that it decodes at once.
+        sliced: Whether it decodes one image at a time.
+        tiled: Whether it decodes in tiles.
+    """
+
+    name: str | None
+    images: int
+    pixels: int
+    tile: int
+    pixel_bytes: int
+    sliced: bool = False
+    tiled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """An allocation request that failed, with the state at that moment.
 
@@ -82,6 +137,8 @@ class Refusal:
         progress: Fraction of the outermost module's layers that had been called, by their order.
         evaluating: Whether the outermost module was in eval mode while gradients were enabled.
         thread: Name of the thread; None for the main one and for autograd's.
+        call: What is known of the outermost module's call; None outside of modules.
+        decoding: What a VAE of diffusers decodes; None outside of one.
     """
 
     t_ns: int
@@ -97,6 +154,8 @@ class Refusal:
     progress: float | None = None
     evaluating: bool = False
     thread: str | None = None
+    call: RunningCall | None = None
+    decoding: ImageDecoding | None = None
 
 
 def read_message(text: str) -> OomMessage | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nbmem.report.analysis.oom.trial import Outcome, Trial
 
 MAX_REPLAYS = 5
+_FEW_REPLAYS = 2
 _MARGIN = 0.05
 """Part of the room that the first estimate leaves."""
 _LESS, _MORE = 0.75, 1.2
@@ -42,21 +43,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     if trial.phase not in STEP_PHASES or not trial.rerun.faithful:
         return
     rows = _batch_size(trial)
-    best: tuple[float, Outcome] | None = None
-    share, fails = _first_share(trial), 1.0
-    for _ in range(MAX_REPLAYS):
-        share = _rounded(share * rows) / rows if rows else share
-        if share <= (0 if best is None else best[0]) or share >= fails:
-            break
-        outcome = _try(trial, share)
-        if outcome is None or (trial.known and outcome.kind == "once"):
-            fails = share
-            share = share * _LESS if best is None else (best[0] + fails) / 2
-        else:
-            best = share, outcome
-            if not trial.known:  # what follows the request has to fit, too
-                break
-            share = min(share * _MORE, (share + fails) / 2)
+    best = _largest(trial, rows)
     if best is None:
         return
     share, outcome = best
@@ -87,6 +74,37 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         ),
         outcome,
     )
+
+
+def _largest(trial: Trial, rows: int | None) -> tuple[float, Outcome] | None:
+    """Return the largest part of the batch that suffices, or None."""
+    best: tuple[float, Outcome] | None = None
+    share, fails = _first_share(trial), 1.0
+    for _ in range(_FEW_REPLAYS if trial.rerun.is_long else MAX_REPLAYS):
+        share = _rounded(share * rows) / rows if rows else share
+        if share <= (0 if best is None else best[0]) or share >= fails:
+            break
+        outcome = _try(trial, share)
+        if outcome is None or (trial.known and not _is_enough(trial, outcome)):
+            fails = share
+            share = share * _LESS if best is None else (best[0] + fails) / 2
+        else:
+            best = share, outcome
+            if not trial.known:  # what follows the request has to fit, too
+                break
+            share = min(share * _MORE, (share + fails) / 2)
+    if best is None or trial.then.calls_left is None:
+        return best
+    share = best[0] * (1 - _MARGIN)  # where its free pieces will lie is not sure
+    return (_rounded(share * rows) / rows if rows else share), best[1]
+
+
+def _is_enough(trial: Trial, outcome: Outcome) -> bool:
+    """Return whether it is worth to look for a larger batch.
+
+    A generation has to come to its end; what grows with each step may run out later.
+    """
+    return outcome.kind == "on" or (outcome.kind == "more" and trial.then.calls_left is None)
 
 
 def _code(trial: Trial, rows: int, size: int) -> str:
@@ -154,6 +172,9 @@ def _first_share(trial: Trial) -> float:
             fixed += size
         if growing > 0:
             best = min(best, (room - fixed) / growing)
+    growing += trial.then.slope * (trial.then.calls_left or 0)
+    if trial.then.calls_left and growing > 0:
+        best = min(best, (room - fixed) / growing, 1 - _MARGIN)  # some room is in pieces
     return max(best, 0.0)
 
 

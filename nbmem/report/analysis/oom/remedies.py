@@ -13,12 +13,19 @@ from nbmem.core.session.tensor_names import LOCAL, is_graph_name, is_place
 from nbmem.core.units import format_bytes
 from nbmem.report.analysis.framework_advice import framework_finding, releasable_bytes
 from nbmem.report.analysis.oom.batch_estimate import batch
-from nbmem.report.analysis.oom.continuations.continuation import LIVE, Continuation, FutureBlock
+from nbmem.report.analysis.oom.continuations.continuation import (
+    LIVE,
+    Continuation,
+    FutureBlock,
+    cached_rows,
+)
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGroup
 from nbmem.report.analysis.oom.program_changes.combined_changes import combined_changes
 from nbmem.report.analysis.oom.program_changes.evaluation import without_gradients
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
+from nbmem.report.analysis.oom.program_changes.image_decoder import decoded_in_parts
+from nbmem.report.analysis.oom.program_changes.kv_cache import offloaded_cache, unread_cache
 from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
@@ -95,7 +102,8 @@ def _is_only_joined(place: tuple[int, int], finding: Finding) -> bool:
 
 def _growth(trial: Trial) -> Attempts:
     then = trial.then
-    if not then.slope or is_in_evaluation(trial):
+    cached = cached_rows(trial.case.card_ledger, trial.case.index)
+    if not then.slope or is_in_evaluation(trial) or np.isin(then.grown, cached).any():
         return
     grown = np.array(then.grown, np.int64)
     sizes = {
@@ -286,6 +294,8 @@ def _frameworks(trial: Trial) -> Attempts:
 
 REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     gathered_evaluation,
+    unread_cache,
+    decoded_in_parts,
     _growth,
     _limit,
     _frameworks,
@@ -300,6 +310,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     last_scores,
     loss_parts,
     batch,
+    offloaded_cache,
     checkpointing,
     eight_bit_state,
     adapters,

@@ -22,8 +22,10 @@ from nbmem.report.analysis.what_if import begin_replay
 if TYPE_CHECKING:
     from nbmem.report.analysis.replay_variants import AllocatorReplay
 
-MAX_EVENTS = 200_000
-"""Recordings up to this long are replayed from their start (half a second each time)."""
+MAX_EVENTS = 500_000
+"""Recordings up to this long are replayed from their start (two seconds each time)."""
+LONG_EVENTS = 200_000
+"""Recordings from this length on are replayed few times."""
 
 
 class ReplayEnd(NamedTuple):
@@ -80,12 +82,14 @@ class FailureReplay:
     Attributes:
         faithful: Whether the unchanged replay fails at that request and not before. Otherwise a
             changed replay shows nothing.
+        is_long: Whether each replay takes so long that few should be made.
     """
 
     def __init__(self, case: FailedRequest) -> None:
         self._case = case
         failed = case.card_ledger.refused.errors
         self._may_fail = frozenset(at for at in failed if at != case.index)
+        self.is_long = case.index >= LONG_EVENTS
         is_short = case.index < MAX_EVENTS and not case.card_ledger.trace.dropped
         self.faithful = is_short and self._replay(None, {}, case.index + 1)[1] == case.index
 

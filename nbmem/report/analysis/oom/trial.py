@@ -19,6 +19,7 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 from nbmem.report.analysis.oom.continuations.estimated_step import estimated_step
 from nbmem.report.analysis.oom.continuations.repeated_loop import repeated_loop
 from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
+from nbmem.report.analysis.oom.continuations.rest_of_call import rest_of_call
 from nbmem.report.analysis.oom.request_replay import FailureReplay, ReplayEnd, replay_from_layout
 
 if TYPE_CHECKING:
@@ -54,12 +55,15 @@ class Outcome:
         steps: For `more`: how many steps end before it runs out again.
         loads: For `on`: whether that is known of loading the model, and of nothing behind it.
         shown: For `on`: whether the first step of the recording has shown it, and not a simulation.
+        ends: For `on`: the end of the call up to which it is known, as a text; empty if it is known
+            of further steps.
     """
 
     kind: Literal["on", "more", "once"]
     steps: int = 0
     loads: bool = False
     shown: bool = False
+    ends: str = ""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -181,21 +185,33 @@ class Trial:
         failed_at = end.position
         if failed_at <= 0:
             return None
+        if then.ends:
+            return Outcome("on", ends=then.ends) if failed_at == NEVER else Outcome("once")
         if not self.known or failed_at < min(then.one_more, then.period * then.steps):
             return (
                 Outcome("more", 1) if failed_at >= then.period and then.slope else Outcome("once")
             )
         if not then.slope:
             return Outcome("on")
-        if failed_at != NEVER:
-            return Outcome("more", int(failed_at // then.period))
-        steps = then.steps + end.left // then.slope
-        return Outcome("on") if steps >= LONG else Outcome("more", steps)
+        if failed_at == NEVER:
+            # What is left is in pieces, of which a growing tensor finds only a part useful.
+            pieces = 1 if then.calls_left is None else 2
+            steps = then.steps + end.left // (pieces * then.slope)
+        else:
+            steps = int(failed_at // then.period)
+        if then.calls_left is not None and steps > then.calls_left:
+            return Outcome("on", ends=f"the {then.calls_left:,} tokens that generate() still makes")
+        return Outcome("on") if failed_at == NEVER and steps >= LONG else Outcome("more", steps)
 
 
 def _continuation(case: FailedRequest, phase: str | None) -> Continuation | None:
     """Return what follows a failed request; None if that is not known."""
-    return repeated_loop(case) or repeated_step(case) or estimated_step(case, phase)
+    return (
+        repeated_loop(case)
+        or repeated_step(case)
+        or rest_of_call(case, phase)
+        or estimated_step(case, phase)
+    )
 
 
 def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:
@@ -227,6 +243,8 @@ def explained(found: Finding, outcome: Outcome, trial: Trial) -> Finding:
             found,
             evidence=f"{found.evidence} The first {noun} ran with nothing kept, as each then does.",
         )
+    if outcome.ends:
+        return replace(found, evidence=f"{found.evidence} Tried through {outcome.ends}: it ends.")
     how = (
         "as estimated from its layers, since no earlier step was recorded"
         if trial.then.estimated

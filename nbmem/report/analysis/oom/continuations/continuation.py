@@ -15,7 +15,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 
 if TYPE_CHECKING:
-    from nbmem.core.arrays import Mask
+    from nbmem.core.arrays import Ints, Mask
     from nbmem.report.ledger.card_ledger import CardLedger
 
 NEVER = float("inf")
@@ -69,13 +69,17 @@ class Continuation:
 
     Attributes:
         blocks: Live blocks and all later ones.
-        period: Positions of one step; if estimated, of the rest of the step and one more.
+        period: Positions of one step; if estimated, of the rest of the step and one more; if it
+            ends with a call, of one of the model's layers.
         steps: How many periods are known.
         since: Positions since the failing step began.
         grown: Live recorded allocations of what grows in each step.
         slope: Bytes by which they grow in a step.
         estimated: Whether no earlier step was recorded.
         loop: Whether a step is an iteration of a loop that calls no module.
+        ends: The end of the call that the blocks go up to, as a text for a reader; empty if they
+            go on with further steps.
+        calls_left: Further calls that transformers' generate() makes at most; None outside of it.
     """
 
     blocks: tuple[FutureBlock, ...]
@@ -86,10 +90,17 @@ class Continuation:
     slope: int = 0
     estimated: bool = False
     loop: bool = False
+    ends: str = ""
+    calls_left: int | None = None
 
     @property
-    def one_more(self) -> int:
-        """The position at which the failing step and one more have ended."""
+    def one_more(self) -> float:
+        """The position at which the failing step and one more have ended.
+
+        NEVER if the blocks go up to the end of one call.
+        """
+        if self.ends:
+            return NEVER
         return self.period if self.estimated else 2 * self.period
 
     def end_of(self, step: int) -> int:
@@ -130,4 +141,39 @@ def grows_with_batch(card_ledger: CardLedger) -> Mask:
         card_ledger.born_in, "forward"
     )
     found: Mask = of_step & (np.isin(category, WITH_BATCH) | temporary | output)
+    for index in card_ledger.refused.failed:
+        found[cached_rows(card_ledger, index)] = True
+        found[_results_so_far(card_ledger, index)] = True
+    return found
+
+
+def _results_so_far(card_ledger: CardLedger, index: int) -> Ints:
+    """Return what a call without gradients has made and still holds, by row.
+
+    What keeps it is known only when the call has returned.
+    """
+    refusal = card_ledger.refused.errors.get(index)
+    if refusal is None or refusal.call is None or not refusal.call.blocks:
+        return np.zeros(0, np.int64)
+    phase = int(card_ledger.phases.of(np.array([index], np.int64))[0])
+    if phase < 0 or card_ledger.phases.names[phase] != "inference":
+        return np.zeros(0, np.int64)
+    live = card_ledger.live(index)
+    unknown = np.isin(card_ledger.category[live], (Category.UNKNOWN, Category.USER_TENSORS))
+    found: Ints = live[unknown & (card_ledger.born_in[live] == phase)]
+    return found
+
+
+def cached_rows(card_ledger: CardLedger, index: int) -> Ints:
+    """Return the allocations of the KV cache of a failed call.
+
+    Args:
+        card_ledger: The card's ledger.
+        index: Event of the failed request.
+    """
+    refusal = card_ledger.refused.errors.get(index)
+    if refusal is None or refusal.call is None or not refusal.call.cache:
+        return np.zeros(0, np.int64)
+    live = card_ledger.live(index)
+    found: Ints = live[np.isin(card_ledger.allocations.addr[live], refusal.call.cache)]
     return found

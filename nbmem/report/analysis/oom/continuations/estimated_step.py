@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.tensor_parts import BASE, FROZEN, parts_by_name
 from nbmem.report.analysis.library_calls import is_in_trainer
 from nbmem.report.analysis.oom.continuations.continuation import (
     LIVE,
@@ -41,6 +42,8 @@ _ADAM = 2
 """Numbers that the optimizer of transformers' Trainer keeps for each weight. No name leads to it
 before its first step."""
 MAX_BLOCKS = 1_000
+_FROZEN = (BASE, FROZEN)
+"""Beginnings of the names of weights' parts that get no gradient."""
 _MATRIX = re.compile(r"weight \((\d+), (\d+)\)")
 _SHAPE = re.compile(r" \(([\d, ]+)\) (\w+)")
 
@@ -98,9 +101,7 @@ class _TrainingStep:
         facts = self.ledger.session.facts
         self.optimizers = facts.get("optimizers") or []
         self.models = bool(facts.get("modules"))
-        self.in_trainer = is_in_trainer(case) and not (
-            largest_model(self.ledger.session) or {}
-        ).get("peft")
+        self.in_trainer = is_in_trainer(case)
         self.weights = self._weights()
 
     def continuation(self) -> Continuation:
@@ -244,7 +245,13 @@ class _TrainingStep:
     def _weights(self) -> list[int]:
         """Return the bytes of what gets a gradient, in order."""
         sizes = [size for optimizer in self.optimizers for size in optimizer["parameters"]]
-        return sizes or [self.blocks[key].size for key in self._live(Category.WEIGHTS)]
+        if sizes:
+            return sizes
+        parts = parts_by_name(self.ledger.session.facts)
+        live = [self.blocks[key] for key in self._live(Category.WEIGHTS)]
+        named = ((one, parts.get(int(self.ledger.names[one.row]), "")) for one in live)
+        trained = [one.size for one, part in named if not part.startswith(_FROZEN)]
+        return trained or [one.size for one in live]
 
     def _result_bytes(self) -> int:
         """Return the bytes of a model's result by its last matrix, float32.

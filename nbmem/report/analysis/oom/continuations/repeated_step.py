@@ -7,6 +7,7 @@ The longest equal run shows where that step was at the same place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ MIN_BETWEEN = 2
 """Equal requests in a row that show the place, between the phases of a step."""
 MAX_BLOCKS = 20_000
 MAX_STEPS = 100
+MAX_DECODED = 150_000
+"""Requests and frees of the tokens that generate() still makes; each is a step."""
 
 
 class Requests(NamedTuple):
@@ -96,7 +99,11 @@ def repeated_step(case: FailedRequest) -> Continuation | None:
     for code in (requests.code, np.where(requests.alloc, 0, requests.code)):
         place = _place_before(requests, code, since)
         if place is not None:
-            return continued(case, requests, place, since)
+            call = None if case.refusal is None else case.refusal.call
+            left = None if call is None else call.tokens_left
+            period = last - place.before
+            steps = None if left is None else max(2, min(left + 1, MAX_DECODED // period))
+            return replace(continued(case, requests, place, since, steps), calls_left=left)
     return None
 
 
@@ -171,7 +178,7 @@ def _place_before(requests: Requests, code: Ints, since: int) -> SamePlace | Non
     places = same[(requests.step[same] >= 0) & (requests.step[same] < requests.step[last])]
     places = places[requests.phase[places] == requests.phase[last]]
     # Equal layers request equal sizes. The number within the phase distinguishes them.
-    equal, off = _count_equal(code, places), np.abs(requests.number[places] - requests.number[last])
+    equal, off = count_equal(code, places), np.abs(requests.number[places] - requests.number[last])
     # In the second step, blocks of the first are freed in between, so not every row is equal.
     enough = equal >= np.minimum(np.minimum(since // 2, last - places), MAX_EQUAL)
     first = requests.step[last] == requests.step[requests.step >= 0][0]
@@ -181,7 +188,7 @@ def _place_before(requests: Requests, code: Ints, since: int) -> SamePlace | Non
         ]
         if requests.phase[last] == "inference":  # a first evaluation is no part of a training step
             places = places[requests.phase[places] == "inference"]
-        equal = _count_equal(np.where(requests.alloc, code, 0), places)
+        equal = count_equal(np.where(requests.alloc, code, 0), places)
         off = np.zeros_like(places)
         enough = equal >= MIN_BETWEEN
     places, equal, off = places[enough], equal[enough], off[enough]
@@ -191,7 +198,7 @@ def _place_before(requests: Requests, code: Ints, since: int) -> SamePlace | Non
     return SamePlace(int(places[best]), int(equal[best]))
 
 
-def _count_equal(code: Ints, places: Ints) -> Ints:
+def count_equal(code: Ints, places: Ints) -> Ints:
     """Count the equal requests before each place and before the last one."""
     last, equal = len(code) - 1, np.zeros(len(places), np.int64)
     left = np.arange(len(places))
@@ -205,9 +212,9 @@ def _count_equal(code: Ints, places: Ints) -> Ints:
 
 
 def continued(
-    case: FailedRequest, requests: Requests, place: SamePlace, since: int
+    case: FailedRequest, requests: Requests, place: SamePlace, since: int, steps: int | None = None
 ) -> Continuation:
-    """Repeat the requests since the earlier place, from the failed one on."""
+    """Repeat the requests since the earlier place, `steps` times."""
     period = len(requests.row) - 1 - place.before
     card_ledger, a = case.card_ledger, case.card_ledger.allocations
     made, first = int(requests.row[-1]), len(requests.row) - 1 - period
@@ -219,7 +226,7 @@ def continued(
     before = _rows_before(requests, place)
     grown = {row for row, old in before.items() if live[row] and live[old] and not once[row]}
     extended = _extended_blocks(requests, place, live & ~once)
-    steps = max(2, min(MAX_STEPS, MAX_BLOCKS // period))
+    steps = steps or max(2, min(MAX_STEPS, MAX_BLOCKS // period))
     sizes = _later_sizes(requests, place, since, of_batch)
 
     def block(row: int, requested_at: float, size: int, step: int) -> FutureBlock:
