@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nbmem.core.errors import NbmemError, UsageError
@@ -21,6 +21,7 @@ from nbmem.core.session.engines import RULES, TORCH
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.record.recorder import BlockUseReader, BlockUseRows, Recorder
     from nbmem.capture.record.recording import Recording
     from nbmem.core.session.session import Session
@@ -116,16 +117,16 @@ class Trace:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
 
-    def record_before_return(self, frame: FrameType) -> None:
-        """Record who holds what while the variables of the last function still live.
+    def record_before_return(self, call: LastCall) -> None:
+        """Record who holds what while a function's variables live, then let them go.
 
-        Never raises. The trace goes on; it is to end when the variables are gone.
+        The trace goes on.
 
         Args:
-            frame: The frame of the function that the traced code called last. It has returned.
+            call: The call of the function, which has returned or failed. Its frame is taken.
         """
         if self._recording is not None:
-            without_collector(partial(self._recording.record_before_return, frame))
+            without_collector(partial(self._recording.record_before_return, call))
 
     def end(
         self, error: BaseException | None = None, enough: Callable[[float], bool] | None = None

@@ -194,6 +194,19 @@ def torch_with_memory() -> ModuleType | None:
     return torch if torch is not None and any(map(is_used, range(device_count()))) else None
 
 
+def peaks_allocated() -> list[int]:
+    """Return the highest allocated bytes of each GPU since torch's counters were reset.
+
+    Empty before CUDA is initialized, and with a pluggable allocator.
+    """
+    torch: Any = initialized_torch()
+    if torch is None or allocator_backend() == "pluggable":
+        return []
+    read = torch._C._cuda_memoryStats  # noqa: SLF001
+    stats = map(getattr(read, ORIGINAL, read), range(device_count()))
+    return [one["allocated_bytes"]["all"]["peak"] for one in stats]
+
+
 def read_counters(index: int) -> Counters | None:
     """Read a GPU's allocator counters, or return None.
 

@@ -88,8 +88,8 @@ def before_return(
         names: As for `columns`.
     """
     then = recorder.before_return
-    if then is None or then.sample >= len(counter_samples.position):
+    if then is None or then.freed >= len(counter_samples.position):
         return None
     held = columns(then.held.by_device.get(place, ()), names)
-    event = int(counter_samples.position[then.sample])
-    return BeforeReturn(function=then.function, event=event, holders=held)
+    event, freed = counter_samples.position[[then.sample, then.freed]].tolist()
+    return BeforeReturn(function=then.function, event=event, freed=freed, holders=held)

@@ -49,9 +49,8 @@ from nbmem.core.runtime.self_test import losses
 from nbmem.core.session.engines import RULES
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from nbmem.capture.heap import Walk
+    from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
     from nbmem.core.session.oom import Refusal
     from nbmem.core.session.session import Session
@@ -74,17 +73,19 @@ BlockUseReader = Callable[[], BlockUseRows]
 
 @dataclass(frozen=True, slots=True)
 class BeforeReturn:
-    """What was there while the variables of the function that was called last still lived.
+    """What was there while the variables of a function that has returned still lived.
 
     Attributes:
         function: The function's name.
         sample: Index of the counter sample that was taken then.
+        freed: That of the one behind their release.
         held: Who held what.
         facts: The program's facts then.
     """
 
     function: str
     sample: int
+    freed: int
     held: Walk
     facts: dict[str, Any]
 
@@ -321,39 +322,48 @@ class Recorder:
 
     # --- what is read when the user's code has ended
 
-    def record_before_return(self, frame: FrameType) -> None:
-        """Record who holds what while the variables of the last function still live.
+    def record_before_return(self, call: LastCall) -> None:
+        """Record who holds what while a function's variables live, then let them go.
 
-        It never raises. The user's code has ended, and the recording goes on.
+        Faults leave a note; an interrupt passes. The recording goes on.
 
         Args:
-            frame: The frame of the function, which has returned.
+            call: The call of the function, which has returned or failed. Its frame is taken.
         """
-        names = self.names
-        with self.guard("the variables of the last function"), as_names(frame, names) as added:
+        frame, call.frame = call.frame, None
+        if frame is None:
+            return
+        names, then = self.names, None
+        with self.guard("the variables of a function"), as_names(frame, names) as added:
             self.names = {**added, **names}
             try:
-                self._record_before_return(frame.f_code.co_name)
+                then = self._before_return(frame.f_code.co_name)
             finally:
                 self.names = names
+        del frame
+        if then is not None:
+            with self.guard("the variables of a function"):
+                self.storage_log.ask_all()
+                self.before_return = replace(then, freed=self.counter_samples.take())
 
-    def _record_before_return(self, function: str) -> None:
+    def _before_return(self, function: str) -> BeforeReturn | None:
         self.storage_log.ask_all()
         sample = self.counter_samples.take()
         if not matters(self.counter_samples, self.tensor_labels, self.storage_log):
-            return
+            return None
         for _ in self._see_everything("ended"):
             pass
         with self._alone("ended") as alone:
             facts = self._facts() if alone else {}
         layout = self.history.take() if self.history.recording else None
         walk = self._walk(KNOWN_BLOCKS.at_end(layout))
-        while self.before_return is None:
+        while True:
             try:
                 next(walk)
             except StopIteration as ended:
-                facts |= _bounds(ended.value)
-                self.before_return = BeforeReturn(function, sample, ended.value, facts)
+                held: Walk = ended.value
+                facts |= _bounds(held)
+                return BeforeReturn(function, sample, sample, held, facts)
 
     def _facts(self) -> dict[str, Any]:
         freed = self.collections.freed

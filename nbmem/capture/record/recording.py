@@ -13,8 +13,7 @@ from nbmem.core.runtime.fault_isolation import error_of
 from nbmem.core.runtime.interrupts import hold_signals
 
 if TYPE_CHECKING:
-    from types import FrameType
-
+    from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.record.recorder import Recorder
     from nbmem.core.session.session import Session
 
@@ -116,19 +115,17 @@ class Recording:
                 last._error = _text_of(error)  # noqa: SLF001 - this class's own
             _running.pop()
 
-    @entry("the variables of the last function")
-    def record_before_return(self, frame: FrameType) -> None:
-        """Record who holds what while the variables of the last function still live.
+    def record_before_return(self, call: LastCall) -> None:
+        """Record who holds what while a function's variables live, then let them go.
 
-        It never raises.
+        An interrupt passes: it is meant for the user's code, which goes on behind the call.
 
         Args:
-            frame: The frame of the function that the user's code called last; it has returned.
+            call: The call of the function, which has returned or failed. Its frame is taken.
         """
         if self.runs and self.outer is None and self.recorder is not None:
-            with hold_signals() as held:
-                self.recorder.record_before_return(frame)
-            self.interrupted |= held.came
+            self.recorder.record_before_return(call)
+        call.frame = None
 
     @entry("who holds what")
     def record_names_and_holders(self, enough: Callable[[float], bool] | None = None) -> bool:

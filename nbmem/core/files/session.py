@@ -208,7 +208,7 @@ def _head(session: Session, frames: Iterable[Frame]) -> dict[str, Any]:
                 "collected_known": device.collected is not None,
                 "block_uses_known": device.block_uses is not None,
                 "before_return": (then := device.before_return)
-                and {"function": then.function, "event": then.event},
+                and {"function": then.function, "event": then.event, "freed": then.freed},
                 "other_processes": dict(device.other_processes),
                 "kept_pools": device.kept_pools,
             }
@@ -300,7 +300,8 @@ def _device(raw: Any, archive: Archive, index: int) -> DeviceTrace:
 
 def _before_return(raw: Mapping[str, Any], holders: Holders) -> BeforeReturn:
     head = Fields(raw, "its last function")
-    return BeforeReturn(function=head.text("function"), event=head.number("event"), holders=holders)
+    event, freed = head.number("event"), head.number("freed")
+    return BeforeReturn(function=head.text("function"), event=event, freed=freed, holders=holders)
 
 
 def _read(kind: type[_C], archive: Archive, folder: str) -> _C:

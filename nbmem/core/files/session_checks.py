@@ -112,7 +112,13 @@ def _device(trace: DeviceTrace, *, stacks: int, names: int) -> None:
         _holders("holders", trace.holders, names)
     if trace.before_return is not None:
         _holders("before_return", trace.before_return.holders, names)
-        _within("before_return.event", np.array([trace.before_return.event]), 0, count)
+        _within("before_return.freed", np.array([trace.before_return.freed]), 0, count)
+        _within(
+            "before_return.event",
+            np.array([trace.before_return.event]),
+            0,
+            trace.before_return.freed,
+        )
     if trace.owners is not None:
         _frameworks(trace.owners, names)
     if trace.machine is not None:

@@ -235,18 +235,18 @@ class BlockUses(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BeforeReturn:
-    """The moment before a function's variables were freed.
-
-    It is the function that a cell called last, such as `train()`.
+    """The moment before the variables of a function that a cell called were freed.
 
     Attributes:
-        function: Its name.
+        function: The function's name.
         event: Number of the card's events before that moment.
+        freed: Number of its events when they were freed.
         holders: What kept storages alive then.
     """
 
     function: str
     event: int
+    freed: int
     holders: Holders
 
 
@@ -275,8 +275,8 @@ class DeviceTrace:
             empty if not recorded.
         collected: What the garbage collector freed; None if not recorded.
         block_uses: What operators did not use of the blocks; None if not recorded.
-        before_return: The moment before the function that a cell called last freed its variables;
-            None without one.
+        before_return: The moment before the function that made the peak freed its variables; None
+            without one.
     """
 
     info: DeviceInfo

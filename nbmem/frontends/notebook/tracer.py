@@ -20,8 +20,8 @@ from nbmem.frontends.notebook.display import (
 )
 from nbmem.frontends.notebook.engines import begin_rank, is_reported_elsewhere
 from nbmem.frontends.notebook.error_boundary import error_boundary, notify, release_with_retry
+from nbmem.frontends.notebook.function_calls import FunctionCalls
 from nbmem.frontends.notebook.idle_tasks import IdleHeapWalk
-from nbmem.frontends.notebook.last_statement import LastStatement
 from nbmem.frontends.notebook.trace_history import TraceHistory
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Tracer:
         self._running: str | None = None
         self._writes: RankFolder | None = None
         self._begun: Trace | None = None  # the last one, even if no caller knows of it
-        self._last: LastStatement | None = None  # of the code that is traced
+        self._calls: FunctionCalls | None = None  # of the code that is traced
 
     @property
     def running(self) -> str | None:
@@ -155,7 +155,7 @@ class Tracer:
                 with error_boundary("show the progress line"):
                     self.watcher.trace_begun(title, options)
             if trace.runs and not held.came:
-                self._last = LastStatement(self._shell)
+                self._calls = FunctionCalls(self._shell, trace.record_before_return)
                 return trace
         if trace is not None:  # it may have begun nevertheless
             self.release_trace(trace)
@@ -175,18 +175,15 @@ class Tracer:
 
             users_time(begins=begins)
 
-    def release_variables(self, trace: Trace) -> None:
+    def release_variables(self) -> None:
         """Let the variables of the function go that the traced code called last.
 
         What they hold is recorded before.
         """
-        last, self._last = self._last, None
-        if last is None:
-            return
-        with hold_signals(), error_boundary("look who held what"):
-            frame = last.end()
-            if frame is not None:
-                trace.record_before_return(frame)
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            with hold_signals(), error_boundary("look who held what"):
+                calls.stop()
 
     def end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
@@ -205,7 +202,7 @@ class Tracer:
     def _end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
     ) -> MemoryPeakExceededError | None:
-        self.release_variables(trace)
+        self.release_variables()
         over, place = self._stop(trace, error)
         self._keep(trace)
         self._save(trace, options.save, private=options.private)
@@ -254,9 +251,7 @@ class Tracer:
     def release_trace(self, trace: Trace) -> None:
         """Release everything of a trace, even where `end` has failed."""
         self._running = None
-        if self._last is not None:
-            self._last.end()
-            self._last = None
+        self.release_variables()
         with hold_signals():
             if trace.session is None or trace.runs:  # not a walk that is left for later
                 trace.stop()
@@ -282,7 +277,7 @@ class Tracer:
     def drop(self, trace: Trace, error: BaseException | None) -> None:
         """Stop a trace that has nothing to show: its cell never ran."""
         self._begun = None
-        self.release_variables(trace)
+        self.release_variables()
         _, place = self._stop(trace, error)
         trace.discard_walk()
         if place is not None:

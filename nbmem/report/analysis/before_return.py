@@ -1,4 +1,4 @@
-"""Cut a recording where the function that the cell called last had its variables.
+"""Cut a recording where a function that the cell called had its variables.
 
 They are freed when it returns: what held memory until then has no name at the recording's end.
 """
@@ -25,21 +25,24 @@ LEAST = 0.01
 
 
 def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
-    """Return the ledger of the recording before the last function's variables were freed.
+    """Return the ledger of the recording before a function's variables were freed.
 
-    None where there was no such function, or where its variables held little. If it failed, its
-    traceback holds them on.
+    None where no function is known, where the peak or an error came later, or where its variables
+    held little. If the function failed, its traceback holds them on.
     """
-    then = card_ledger.trace.before_return
-    if then is None:
+    then, allocated = card_ledger.trace.before_return, card_ledger.allocated
+    if then is None or card_ledger.peak(0, card_ledger.events) > then.event:
         return None
-    allocated, freed = card_ledger.allocated, card_ledger.allocations.freed
-    released = int(allocated[then.event]) - int(allocated[card_ledger.events])
+    released = int(allocated[then.event]) - int(allocated[then.freed])
     released += sum(held.size for held in card_ledger.storages if _is_garbage(held))
-    if card_ledger.session.error is None and released < LEAST * int(allocated.max()):
+    if card_ledger.session.error is not None:
+        if then.freed < card_ledger.events:
+            return None
+    elif released < LEAST * int(allocated.max()):
         return None
     before = CardLedger(_session_before(card_ledger.session), card_ledger.device)
-    before.freed_behind = freed[: len(before.allocations)] < card_ledger.events
+    freed = card_ledger.allocations.freed[: len(before.allocations)]
+    before.freed_behind = freed < then.freed
     return before
 
 

@@ -99,7 +99,7 @@ def advise(
 
 
 def with_function(ended: Advice, before: Advice, function: str, report: Report) -> Advice:
-    """Join the advice on a recording with that on the function that it called last.
+    """Join the advice on a recording with that on the function that made its peak.
 
     What the function held is freed when it returns: at the end of the recording only what is still
     there is known.

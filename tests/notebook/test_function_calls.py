@@ -1,6 +1,8 @@
-"""The variables of the function with which a traced cell ends."""
+"""The variables of the functions that a traced cell calls."""
 
+import _thread
 import gc
+import re
 import sys
 import weakref
 
@@ -9,10 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no memory without torch")
 
 import nbmem
+from nbmem.capture.record.recorder import Recorder
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.frontends.notebook.extension import loaded_tracer
-from nbmem.frontends.notebook.last_statement import LastStatement
+from nbmem.frontends.notebook.function_calls import FunctionCalls
 from nbmem.report.analysis.before_return import ledger_before_return
 from nbmem.report.ledger.card_ledger import CardLedger
 from tests.ipython_shell import shell_on_virtual_card
@@ -36,6 +39,9 @@ def f(x):
 def g(x):
     z = f(x)
     return z
+def big(n):
+    x = torch.ones(1024 * 2 ** (2 * n - 5), device="cuda")
+    return None
 async def h(x):
     return x
 class A:
@@ -137,52 +143,114 @@ def test_a_function_that_failed_has_its_variables_in_the_traceback(shell, sessio
     assert kinds[name] is HolderKind.TRACEBACK
 
 
+@pytest.fixture
+def called(shell):
+    """Run a cell; return the functions that were told, with their variables."""
+
+    def called(cell):
+        found = []
+
+        def returned(call):
+            found.append((call.frame.f_code.co_name, {**call.frame.f_locals}))
+            call.frame = None
+
+        transformers = [*shell.ast_transformers]
+        calls = FunctionCalls(shell, returned)
+        shell.run_cell(cell, store_history=True)
+        calls.stop()
+        assert shell.ast_transformers == transformers
+        return found
+
+    return called
+
+
 @pytest.mark.parametrize(
     ("cell", "found"),
     [
-        ("f(1)", ("f", {"x": 1, "y": 2})),
-        ("a = f(2)\nb = g(f(3))", ("g", {"x": 4, "z": 5})),
-        ("print(g(2))", ("g", {"x": 2, "z": 3})),
-        ("for i in range(3): f(i)\ng(1);", ("g", {"x": 1, "z": 2})),
-        ("with contextlib.suppress(ValueError): f(1)", None),
-        ("x = 1", None),
-        ("[f(1) for _ in range(2)]", None),
-        ("await h(1)", None),
-        ("f(1/0)", None),
-        ("torch.ones(1)", None),
-        ("%time f(1)", None),
-        ("this is no code", None),
-        ("", None),
+        ("f(1)", [("f", {"x": 1, "y": 2})]),
+        ("a = f(2)\nb = g(f(3))", [("g", {"x": 4, "z": 5})]),
+        ("print(g(2))", [("g", {"x": 2, "z": 3})]),
+        ("for i in range(3): f(i)\ng(1);", [("g", {"x": 1, "z": 2})]),
+        ("big(4)\nf(1)", [("big", {"n": 4, "x": "8"})]),
+        (
+            "f(1)\nbig(5)\nbig(6)\nf(1)",
+            [("big", {"n": 5, "x": "32"}), ("big", {"n": 6, "x": "128"})],
+        ),
+        ("with torch.no_grad():\n    big(7)\n    x = 1\nx = 2", [("big", {"n": 7, "x": "512"})]),
+        ("with contextlib.suppress(ValueError): f(1)\nx = 1", []),
+        ("x = 1", []),
+        ("[f(1) for _ in range(2)]", []),
+        ("await h(1)", []),
+        ("f(1/0)", []),
+        ("torch.ones(1)", []),
+        ("this is no code", []),
+        ("", []),
     ],
 )
-def test_the_function_that_a_cell_calls_last(shell, cell, found, capsys):
-    transformers = [*shell.ast_transformers]
-    last = LastStatement(shell)
-    shell.run_cell(cell)
-    frame = last.end()
-    assert (frame and (frame.f_code.co_name, {**frame.f_locals})) == found
-    assert shell.ast_transformers == transformers
+def test_the_functions_that_a_cell_calls(called, cell, found, capsys):
+    told = called(cell)
+    for _, variables in told:
+        if "n" in variables:
+            variables["x"] = str(variables["x"].numel() // 1024)
+    assert told == found
     assert sys.getprofile() is None
 
 
-def test_a_method_is_a_function(shell):
-    last = LastStatement(shell)
-    shell.run_cell("A().m()")
-    assert last.end().f_locals["inside"] == 1
+def test_a_method_is_a_function(called):
+    assert called("A().m()")[0][1]["inside"] == 1
 
 
-def test_a_profiler_of_the_users_is_left_alone(shell):
+def test_a_profiler_of_the_users_is_left_alone(called):
     seen = []
-    last = LastStatement(shell)
     sys.setprofile(lambda *_: seen.append(1))
     try:
         mine = sys.getprofile()
-        shell.run_cell("f(1)")
+        assert called("f(1)") == []
         assert sys.getprofile() is mine
     finally:
         sys.setprofile(None)
-    assert last.end() is None
     assert seen
+
+
+def test_the_function_that_made_the_peak_is_told_of(shell, session):
+    session("%%memtrace\ntrain(model, 6)\nlast = f(1)\nother = torch.ones(1024, device='cuda')")
+    tips = loaded_tracer(shell).last.report().findings
+    assert [tip.title.partition(" by ")[0] for tip in tips] == ["In train(): `kept` grows"]
+    trace = loaded_tracer(shell).last.session.devices[0]
+    assert trace.before_return.event < trace.before_return.freed < len(trace.events)
+
+
+def test_what_fails_behind_a_function_is_told_of_the_failure(shell, session):
+    shell.run_cell("def more(): return torch.ones(1 << 30, device='cuda')")
+    session("%%memtrace\ntrain(model, 6)\nlost = [more() for _ in range(99)]")
+    trace = loaded_tracer(shell).last
+    assert ledger_before_return(CardLedger(trace.session)) is None
+    assert trace.report().ooms
+
+
+def test_an_interrupt_behind_a_function_ends_the_cell(shell, monkeypatch):
+    shell.user_ns["ran_on"] = False
+
+    def interrupted(self, call):
+        call.frame = None
+        _thread.interrupt_main()
+
+    monkeypatch.setattr(Recorder, "record_before_return", interrupted)
+    result = shell.run_cell("%%memtrace\ntrain(model, 2)\nran_on = True\nx = 1")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert not shell.user_ns["ran_on"]
+
+
+def test_a_fault_behind_a_function_costs_its_names_only(shell, monkeypatch):
+    def broken(self, function):
+        raise RuntimeError
+
+    monkeypatch.setattr(Recorder, "_before_return", broken)
+    result = shell.run_cell("%%memtrace\ntrain(model, 2)\nran_on = True")
+    assert result.success
+    trace = loaded_tracer(shell).last
+    assert any("the variables of a function" in note for note in trace.session.notes)
+    assert trace.session.devices[0].before_return is None
 
 
 def test_a_traceback_shows_no_line_of_nbmem(shell, capsys):
@@ -192,17 +260,16 @@ def test_a_traceback_shows_no_line_of_nbmem(shell, capsys):
     assert "nbmem" not in shown.partition("ValueError: mine")[0]
 
 
-@pytest.mark.parametrize("interactivity", ["all", "last_expr_or_assign", "none"])
+@pytest.mark.parametrize("interactivity", ["all", "last_expr_or_assign", "none", "last"])
 def test_nothing_more_is_displayed(shell, interactivity, capsys):
     shell.ast_node_interactivity = interactivity
     try:
-        shell.run_cell("f(1)", store_history=True)
-        expected = capsys.readouterr().out
-        last = LastStatement(shell)
-        shell.run_cell("f(1)", store_history=True)
-        assert last.end() is not None
-        assert capsys.readouterr().out.replace("Out[3]", "Out[2]") == expected.replace(
-            "Out[3]", "Out[2]"
-        )
+        cell = "f(1)\nf(2)\nx = f(3)\nf(4)"
+        shell.run_cell(cell, store_history=True)
+        expected = re.sub(r"Out\[\d+\]", "", capsys.readouterr().out)
+        calls = FunctionCalls(shell, lambda call: None)
+        shell.run_cell(cell, store_history=True)
+        calls.stop()
+        assert re.sub(r"Out\[\d+\]", "", capsys.readouterr().out) == expected
     finally:
         shell.ast_node_interactivity = "last_expr"
