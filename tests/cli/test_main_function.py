@@ -1,5 +1,7 @@
 """The function with which a script ends, and its variables behind it."""
 
+import importlib.util
+import json
 import sys
 import traceback
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ import pytest
 from nbmem.capture.interpreter.last_call import MOST_EVENTS
 from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.script import Script
+from tests.forked_command import run_forked
 
 TRAIN = "def train(args):\n    inner = 2\n    return inner\n"
 MAIN = "def main(args=None):\n    outer = 1\n    return train(args)\n"
@@ -156,3 +159,40 @@ def test_a_syntax_error_is_pythons(tmp_path):
     error = run.run()
     assert isinstance(error, SyntaxError)
     assert error.__traceback__ is None
+
+
+FOLLOWED = """
+import torch
+def train(model, steps):
+    kept = []
+    for _ in range(steps):
+        kept.append(model(torch.ones(1024, 1024, device="cuda")).detach() + 1)
+    return steps
+def evaluate(model):
+    with torch.no_grad():
+        return model(torch.ones(8, 1024, device="cuda")).sum()
+model = torch.nn.Linear(1024, 1024).cuda()
+"""
+TORCH = importlib.util.find_spec("torch") is None
+
+
+@pytest.mark.skipif(TORCH, reason="there is no memory without torch")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "train(model, 9)\nevaluate(model)\n",
+        "steps = train(model, 9)\nprint(steps)\n",
+        "with torch.no_grad():\n    train(model, 9)\nprint(evaluate(model))\n",
+        "if __name__ == '__main__':\n    train(model, 9)\n    evaluate(model)\n",
+    ],
+)
+def test_a_function_that_a_line_calls_has_its_variables_in_tips(tmp_path, lines):
+    path, report = tmp_path / "script.py", tmp_path / "report.json"
+    path.write_text(FOLLOWED + lines)
+    command = ["run", str(path), "--gpu", "T4", "--json", str(report), "--quiet"]
+    ran = run_forked(command, tmp_path, {}, 120)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(report.read_text())
+    titles = [tip["title"] for tip in found["findings"]]
+    assert titles[0].startswith("In train(): `kept` grows by 4.0 MiB"), titles
+    assert found["ledger_at_end"]["user_tensors"] < 1 << 20

@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="there is no memory without torch")
 
 import nbmem
+from nbmem.capture.hooks.function_calls import FunctionCalls
 from nbmem.capture.record.recorder import Recorder
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HolderKind
 from nbmem.frontends.notebook.extension import loaded_tracer
-from nbmem.frontends.notebook.function_calls import FunctionCalls
 from nbmem.report.analysis.before_return import ledger_before_return
 from nbmem.report.ledger.card_ledger import CardLedger
 from tests.ipython_shell import shell_on_virtual_card
@@ -78,6 +78,7 @@ def test_what_a_function_held_is_known_and_freed(shell, session, cell):
     before = allocated()
     trace = session(cell).devices[0]
     assert allocated() == before
+    assert not shell.ast_transformers
     then = trace.before_return
     assert then.function == "train"
     ledger = CardLedger(loaded_tracer(shell).last.session)
@@ -154,11 +155,11 @@ def called(shell):
             found.append((call.frame.f_code.co_name, {**call.frame.f_locals}))
             call.frame = None
 
-        transformers = [*shell.ast_transformers]
-        calls = FunctionCalls(shell, returned)
+        calls = FunctionCalls(shell.user_global_ns, returned)
+        shell.ast_transformers.append(calls)
         shell.run_cell(cell, store_history=True)
+        shell.ast_transformers.remove(calls)
         calls.stop()
-        assert shell.ast_transformers == transformers
         return found
 
     return called
@@ -267,8 +268,10 @@ def test_nothing_more_is_displayed(shell, interactivity, capsys):
         cell = "f(1)\nf(2)\nx = f(3)\nf(4)"
         shell.run_cell(cell, store_history=True)
         expected = re.sub(r"Out\[\d+\]", "", capsys.readouterr().out)
-        calls = FunctionCalls(shell, lambda call: None)
+        calls = FunctionCalls(shell.user_global_ns, lambda call: None)
+        shell.ast_transformers.append(calls)
         shell.run_cell(cell, store_history=True)
+        shell.ast_transformers.remove(calls)
         calls.stop()
         assert re.sub(r"Out\[\d+\]", "", capsys.readouterr().out) == expected
     finally:

@@ -6,9 +6,12 @@ import __future__
 import ast
 import sys
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.last_call import LastCall, called_last
+
+if TYPE_CHECKING:
+    from nbmem.capture.hooks.function_calls import FunctionCalls
 
 _MAIN = ast.unparse(ast.parse('__name__ == "__main__"'))
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -20,26 +23,30 @@ class MainFunction:
     Args:
         source: The script.
         path: Its file.
+        calls: Follows the functions that its lines call; None to follow none.
 
     Attributes:
-        parts: The script's code: up to its last statement, and that statement if it calls a
-            function. All of it where nothing is known of the end.
+        parts: The script's code: up to its last statement, and that statement. All of it where
+            nothing is known of the end.
 
     Raises:
         SyntaxError: As Python raises it.
     """
 
-    def __init__(self, source: bytes, path: str) -> None:
+    def __init__(self, source: bytes, path: str, calls: FunctionCalls | None = None) -> None:
         whole = compile(source, path, "exec", dont_inherit=True)
-        self.parts: list[CodeType] = [whole]
         tree = ast.parse(source, path)
         last = _split(tree)
-        names = frozenset() if last is None else _called_last(last, tree)
-        if last is not None and names:
+        self._calls, self._names = calls, frozenset[str]()
+        self.parts: list[CodeType] = [whole]
+        if last is not None:
+            self._names = _called_last(last, tree)
+            if calls is not None:
+                calls.follow(tree)
             flags = whole.co_flags & _FUTURE
             trees = tree, ast.Module([last], [])
             self.parts = [compile(one, path, "exec", flags, dont_inherit=True) for one in trees]
-        self._call = LastCall(names, lambda caller: caller.f_code is self.parts[-1])
+        self._call = LastCall(self._names, lambda caller: caller.f_code is self.parts[-1])
 
     @property
     def frame(self) -> FrameType | None:
@@ -52,8 +59,10 @@ class MainFunction:
         for part in before:
             exec(part, namespace)  # noqa: S102 - the user's script
         # With something on the card it is `evaluate(model)`, and the work was done before.
-        if before and not _card_in_use():
+        if not _card_in_use():
             self._call.begin()
+        elif self._calls is not None:
+            self._calls.begins(self._names)
         try:
             exec(last, namespace)  # noqa: S102 - the user's script
         finally:

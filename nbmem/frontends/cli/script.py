@@ -13,12 +13,16 @@ from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 from nbmem.capture.interpreter.last_call import as_names
 from nbmem.core.errors import UsageError
 from nbmem.core.suggestions import suggest_path
 from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.subcommand import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+
+if TYPE_CHECKING:
+    from nbmem.capture.hooks.function_calls import FunctionCalls
 
 _HERE = str(Path(__file__).parent)
 
@@ -51,13 +55,16 @@ class Script:
         if not sys.flags.safe_path:
             sys.path[0:1] = [str(Path(self._path).resolve().parent)]
 
-    def run(self) -> BaseException | None:
+    def run(self, calls: FunctionCalls | None = None) -> BaseException | None:
         """Run it; return the exception that ended it, or None.
 
         nbmem's own frames are removed.
+
+        Args:
+            calls: Follows the functions that its lines call; None to follow none.
         """
         try:
-            self._main = MainFunction(self._source, self._path)
+            self._main = MainFunction(self._source, self._path, calls)
             self._main.run(self.namespace)
             _join_threads()
         except BaseException as err:  # noqa: BLE001 - SystemExit and Ctrl-C also end a script

@@ -7,6 +7,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.capture.hooks.function_calls import FunctionCalls
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.frontends.notebook.display import (
@@ -20,7 +21,6 @@ from nbmem.frontends.notebook.display import (
 )
 from nbmem.frontends.notebook.engines import begin_rank, is_reported_elsewhere
 from nbmem.frontends.notebook.error_boundary import error_boundary, notify, release_with_retry
-from nbmem.frontends.notebook.function_calls import FunctionCalls
 from nbmem.frontends.notebook.idle_tasks import IdleHeapWalk
 from nbmem.frontends.notebook.trace_history import TraceHistory
 
@@ -155,7 +155,9 @@ class Tracer:
                 with error_boundary("show the progress line"):
                     self.watcher.trace_begun(title, options)
             if trace.runs and not held.came:
-                self._calls = FunctionCalls(self._shell, trace.record_before_return)
+                names = self._shell.user_global_ns
+                self._calls = FunctionCalls(names, trace.record_before_return)
+                self._shell.ast_transformers.append(self._calls)
                 return trace
         if trace is not None:  # it may have begun nevertheless
             self.release_trace(trace)
@@ -183,6 +185,8 @@ class Tracer:
         calls, self._calls = self._calls, None
         if calls is not None:
             with hold_signals(), error_boundary("look who held what"):
+                if calls in self._shell.ast_transformers:
+                    self._shell.ast_transformers.remove(calls)
                 calls.stop()
 
     def end(

@@ -1,96 +1,99 @@
-"""Follow the functions that a traced cell's own lines call.
+"""Follow the functions that the lines of a traced cell or script call.
 
-Their variables are gone when they return. Before and behind each line that calls one, IPython runs
-a statement of nbmem's: it finds the function, and has the caller look at its variables.
+Their variables are gone when they return. Before and behind each line that calls one, Python runs a
+statement of nbmem's: it finds the function, and has a recording look at its variables.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from types import FrameType, FunctionType
 from typing import Any
 
 from nbmem.capture.interpreter.last_call import LastCall, called_last
 from nbmem.capture.interpreter.object_members import is_optimized
 from nbmem.capture.torch_cuda import peaks_allocated
-from nbmem.frontends.notebook.error_boundary import shell_entry
+from nbmem.core.runtime.entry_points import entry
 
 MAX_CALLS = 32
-"""Lines of a cell that are followed, the last one included."""
+"""Lines that are followed, the last one included."""
+_PART = "the variables of a function"
 _STATEMENT = f"try:\n    __import__('sys').modules[{__name__!r}].{{}}\nexcept Exception:\n    pass"
 _following: list[FunctionCalls] = []
 
 
 class FunctionCalls:
-    """The functions that one traced cell's lines call; an AST transformer of IPython.
+    """The functions that the lines of one cell or script call.
 
+    It is an AST transformer, as IPython has them:
     https://ipython.readthedocs.io/en/stable/config/inputtransforms.html#ast-transformations
 
     Args:
-        shell: The shell that runs the cell.
+        variables: The namespace in which the lines run.
         returned: Called with a function that has returned, if more was allocated during its call
             than ever before, or if it is the last one and no other was told. Its variables live
             until the caller takes its frame.
     """
 
-    def __init__(self, shell: Any, returned: Callable[[LastCall], None]) -> None:
-        self._shell = shell
+    def __init__(self, variables: Mapping[str, Any], returned: Callable[[LastCall], None]) -> None:
+        self._variables = variables
         self._returned = returned
-        self._variables: dict[str, Any] = shell.user_global_ns
-        self._names: list[frozenset[str]] = []
+        self._count = 0
         self._call: LastCall | None = None
         self._peaks: list[int] = []
         self._told = self._visited = False
-        shell.ast_transformers.append(self)
 
     def visit(self, tree: ast.AST) -> ast.AST:
-        """Insert the statements around each line that calls a function.
-
-        IPython calls it with the cell's code, before it runs.
-        """
-        if self._visited or not isinstance(tree, ast.Module) or not tree.body:
-            return tree  # a magic in the cell may run another one
-        self._visited = True
-        own = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
-        own |= {name for name, value in self._variables.items() if type(value) is FunctionType}
-        last = tree.body[-1]
-        tree.body = self._followed(tree.body, own)
-        if tree.body[-1] is not last:  # IPython shows the value of the last line
-            tree.body.pop()
-        _following[:] = [self]
+        """Follow a cell's lines, as IPython asks for before it runs them."""
+        if isinstance(tree, ast.Module) and tree.body and not self._visited:
+            self._visited = True  # a magic in the cell may run another one
+            last = tree.body[-1]
+            self.follow(tree)
+            if tree.body[-1] is not last:  # IPython shows the value of the last line
+                tree.body.pop()
         return tree
 
+    def follow(self, tree: ast.Module) -> None:
+        """Insert the statements around each line that calls a function."""
+        own = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+        own |= {name for name, value in self._variables.items() if type(value) is FunctionType}
+        tree.body = self._followed(tree.body, own)
+        _following[:] = [self]
+
     def _followed(self, body: list[ast.stmt], own: Container[str]) -> list[ast.stmt]:
-        """Return lines with the statements around their calls, also inside `with`."""
+        """Return lines with the statements around their calls.
+
+        Those inside `with` and `if` are among them: they run once.
+        """
         found: list[ast.stmt] = []
         for line in body:
             names = called_last(line, own)
-            if isinstance(line, ast.With):
+            if isinstance(line, (ast.With, ast.If)):
                 line.body = self._followed(line.body, own)
-            if names and len(self._names) < MAX_CALLS:
-                begins = _statement(f"begins({len(self._names)})", line)
-                self._names.append(names)
+            if names and self._count < MAX_CALLS:
+                self._count += 1
+                begins = _statement(f"begins({sorted(names)})", line)
                 found += [begins, line, _statement("ends()", line)]
             else:
                 found.append(line)
         return found
 
-    def begins(self, number: int) -> None:
+    def begins(self, names: Container[str]) -> None:
         """Look for the function that the next line calls.
 
         Args:
-            number: Of the lines that call a function.
+            names: Names that it may have.
         """
         self._peaks = peaks_allocated()
-        self._call = LastCall(self._names[number], self._is_line)
+        self._call = LastCall(names, self._is_line)
         self._call.begin()
 
     def ends(self, *, last: bool = False) -> None:
         """Tell of the function that has returned or failed.
 
         Args:
-            last: Whether it is the last one of the cell.
+            last: Whether it is the last one.
         """
         call, self._call = self._call, None
         if call is None:
@@ -104,9 +107,8 @@ class FunctionCalls:
 
     def stop(self) -> None:
         """Stop following; a call that has not ended is told of."""
-        if self in self._shell.ast_transformers:
-            self._shell.ast_transformers.remove(self)
-        _following.clear()
+        if self in _following:
+            _following.clear()
         self.ends(last=True)
 
     def _is_line(self, caller: FrameType) -> bool:
@@ -121,14 +123,19 @@ def _statement(call: str, line: ast.stmt) -> ast.stmt:
     return statement
 
 
-@shell_entry("find the function that a line calls", in_cell=True)
-def begins(number: int) -> None:
-    """Look for the function that the next line calls."""
+def _lose(_part: str, _err: Exception) -> None:
+    """Give up following: the names of a function's variables are lost."""
+    _following.clear()
+
+
+@entry(_PART, on_fault=_lose)
+def begins(names: Container[str]) -> None:
+    """Look for the function that the next line calls, by its possible names."""
     if _following:
-        _following[0].begins(number)
+        _following[0].begins(names)
 
 
-@shell_entry("look at the variables of a function", in_cell=True)
+@entry(_PART, on_fault=_lose)
 def ends() -> None:
     """Look at the variables of the function that has returned."""
     if _following:
