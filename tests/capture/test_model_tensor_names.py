@@ -76,6 +76,29 @@ def test_two_functions_that_call_two_models_alike():
     assert found == {f"{m}.2.weight (512, 1024) float32" for m in ("model", "average")}
 
 
+def test_a_model_that_took_anothers_place_has_its_name_and_so_had_the_former():
+    class Manager:
+        def switch(self, width):
+            self.model = nn.Linear(1024, width).cuda()  # the former one lives until then
+
+        def run(self):
+            with torch.no_grad():
+                return self.model(torch.rand(64, 1024, device="cuda"))
+
+    def main():
+        manager = Manager()
+        for width in (512, 768, 640):
+            manager.switch(width)
+            manager.run()
+
+    card_ledger = card_ledger_of(main)
+    weights = np.flatnonzero(card_ledger.category == C.WEIGHTS).tolist()
+    names = {card_ledger.name(row) for row in weights}
+    assert {name for name in names if "weight" in name} == {
+        f"manager.model.weight ({width}, 1024) float32" for width in (512, 768, 640)
+    }
+
+
 @pytest.mark.parametrize("many", [1, 20_000], ids=["small", "more than is looked at"])
 def test_a_model_has_the_programs_name_and_not_that_of_the_library_that_trains_it(many):
     library = {"torch": torch, "MANY": many}

@@ -240,3 +240,58 @@ def test_the_context_of_a_function_names_what_only_a_graph_keeps(monkeypatch):
     gc.collect()
     found = [one for one in walk({}).by_device[0] if one.size == size]
     assert {holder.path for one in found for holder in one.holders} == {"ctx.box of Scale"}
+
+
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1024, 512, bias=False)
+        self.call = self.forward
+
+
+def leave_cycles(count):
+    """Leave modules in cycles behind, each with a gradient of its own."""
+    for _ in range(count):
+        module = Wrapped().cuda()
+        module.inner.weight.grad = torch.zeros_like(module.inner.weight)
+        module.call = module.forward
+
+
+def test_a_gradient_is_garbage_with_its_parameter(monkeypatch):
+    monkeypatch.setattr(backward_search, "BUDGET_S", 60.0)
+    gc.disable()
+    try:
+        leave_cycles(5)
+        found = [one for one in walk({}).by_device[0] if one.size == 2 << 20]
+        kinds = [{holder.kind for holder in one.holders} for one in found]
+        assert kinds == [{HolderKind.CYCLE}] * 10
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_a_search_without_time_says_nothing(monkeypatch):
+    monkeypatch.setattr(backward_search, "BUDGET_S", 0.0)
+    gc.disable()
+    try:
+        leave_cycles(20)
+        found = [one for one in walk({}).by_device.get(0, ()) if one.size == 2 << 20]
+        assert not [one for one in found if one.holders[0].kind is HolderKind.UNSEEN]
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_what_in_place_writes_to_a_buffer_keep_is_named_by_it(monkeypatch):
+    monkeypatch.setattr(backward_search, "BUDGET_S", 60.0)
+    weight = torch.ones(1, 256, device="cuda", requires_grad=True)
+    module = nn.Module()
+    module.cache = torch.zeros(4096, 256, device="cuda")
+    for _ in range(3):
+        index = torch.zeros(2048, 256, dtype=torch.long, device="cuda")
+        module.cache[:2048].scatter_(0, index, weight.expand(2048, 256) * 2)
+    del index
+    found = [one for one in walk({"module": module}).by_device[0] if one.size == 4 << 20]
+    unseen = [one for one in found if one.holders[0].kind is HolderKind.UNSEEN]
+    assert {one.name for one in unseen} == {"in-place writes to module.cache"}
+    assert len(unseen) == 3, "the indices"

@@ -92,6 +92,22 @@ CONVERTED = {
     "from its own weights": "other = net()\nother.load_state_dict(model.state_dict())\n"
     "model = other",
 }
+SWITCHED = """
+class Manager:
+    def switch(self, depth):
+        self.model = self.build(depth)
+
+    def build(self, depth):
+        return net(depth=depth)
+
+manager = Manager()
+with torch.no_grad():
+    for depth in (4, 5, 4):
+        if hasattr(manager, "model"):
+            {between}
+        manager.switch(depth)
+        manager.model(batch())
+"""
 CACHE = """
 class Detector(nn.Module):
     def __init__(self):
@@ -161,6 +177,13 @@ def test_a_former_model_that_lives_while_the_next_is_built(run, code, action):
     codes = (code.format(between=between) for between in ("", f"{action}\n"))
     tip, saving = tip_and_saving(run, "two_models", codes, before=MODEL)
     assert (tip.low, tip.high, tip.code.split("   ")[0]) == (saving, saving, action)
+
+
+def test_an_attribute_that_held_the_former_model_is_named(run):
+    codes = (SWITCHED.format(between=between) for between in ("pass", "del manager.model"))
+    tip, saving = tip_and_saving(run, "two_models", codes, before=MODEL)
+    assert tip.code.split("   ")[0] == "del manager.model"
+    assert (tip.low, tip.high) == (saving, saving)
 
 
 @pytest.mark.parametrize("name", CONVERTED)

@@ -23,12 +23,13 @@ from nbmem.capture.heap.unreachable import (
     in_gradient_cycles,
 )
 from nbmem.capture.interpreter.class_kinds import is_node
-from nbmem.capture.interpreter.object_members import is_a
+from nbmem.capture.interpreter.object_members import is_a, name_of
 from nbmem.capture.interpreter.roots import Place, places, skipped_objects
 from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
+from nbmem.core.session.tensor_names import WRITES_TO
 
 if TYPE_CHECKING:
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
@@ -39,6 +40,8 @@ which other processes had the processor is none of it."""
 _WORKED = CLOCK.monotonic if sys.platform == "win32" else CLOCK.process_time
 """Windows counts a process's time in steps of 16 ms."""
 _UNEXPLAINED = (HolderKind.CYCLE, HolderKind.UNSEEN)
+_WRITE = "CopySlices"
+"""Node of a tensor of which a view was written in place."""
 _STRIDE = 32
 """Tensors between two points at which the caller may stop the walk."""
 
@@ -310,8 +313,24 @@ class _WalkInProgress:
                 dead.append((unreached[key], holder))
         yield
         yield from self._name_graphs(reach, dead)
+        written = self._written_in_place(reach) if unseen else None
         for key, holder in unseen.items():
-            self._holders.setdefault(self._seen.storage[key], [holder])
+            self._holders.setdefault(self._seen.storage[key], [written or holder])
+
+    def _written_in_place(self, reach: ForwardWalk) -> Holder | None:
+        """Return the first name of a tensor whose views were written in place.
+
+        Its graph then begins with a node that keeps the write's own, of which Python sees nothing:
+        https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/autograd/functions/tensor.h
+        """
+        for key, tensor in reach.tensors.items():
+            nodes = (one for one in reach.graphs.of_tensor(tensor) if is_node(type(one)))
+            if any(name_of(type(node)) == _WRITE for node in nodes):
+                known = self._holders.get(self._seen.storage[key])
+                if known:
+                    path = f"{WRITES_TO}{known[0].path}"
+                    return Holder(HolderKind.UNSEEN, path, path)
+        return None
 
     def _name_graphs(self, reach: ForwardWalk, dead: list[tuple[Any, Holder]]) -> Iterator[None]:
         """Name the tensors that only graphs and gradients of dead tensors hold."""

@@ -79,7 +79,10 @@ def check(e: Evidence) -> Findings:
     card_ledger, lines = e.card_ledger, allocation_lines(e.card_ledger)
     functions: dict[_Function, list[int]] = defaultdict(list)
     written = _written_out(e, lines)
+    ended = e.ran_out or e.session.error is not None
     for row, line in lines.items():
+        if not ended and card_ledger.allocations.freed[row] >= card_ledger.events:
+            continue  # it outlived the function
         key = _function_of(line)
         saved = card_ledger.category[row] == Category.ACTIVATIONS
         saved &= int(card_ledger.allocations.block[row]) >= written.get(key, NEVER)

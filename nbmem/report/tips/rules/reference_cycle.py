@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nbmem.core.session.holders import HeldStorage, HolderKind
-from nbmem.core.session.tensor_names import is_context
+from nbmem.core.session.tensor_names import WRITES_TO, is_context
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
 from nbmem.report.analysis.source_lines import users_line
@@ -65,6 +65,21 @@ def _outside_of_python(e: Evidence) -> Findings:
         return
     unseen = e.held_only_by(HolderKind.UNSEEN)
     size, most = int(e.card_ledger.allocations.block[found.rows].sum()), found.times
+    saves = estimated(size - size // most, e.freed_bytes(unseen))
+    written = next(
+        (way.path for held in unseen for way in held.holders if way.path.startswith(WRITES_TO)), ""
+    )
+    if written:
+        place = written.removeprefix(WRITES_TO)
+        yield RULE.finding(
+            title=f"{found.place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
+            f"in the graph of in-place writes to `{place}`",
+            evidence=f"{place} lives on from call to call, and its graph with it: each write adds "
+            "to it what it needs for a backward, and no backward goes through it.",
+            saves=saves,
+            code=f"{place}.detach_()   # behind the step; or write `x.detach()` into it",
+        )
+        return
     yield RULE.finding(
         title=f"{found.place} leaves {fmt(size // most)} behind each time, {fmt(size)} in all: "
         f"a cycle through C++{_context(unseen)}, which gc.collect() does not free",
@@ -72,7 +87,7 @@ def _outside_of_python(e: Evidence) -> Findings:
         "`grad_fn` that refers to the object with the graph closes such a cycle, and so "
         "does a `ctx` that keeps what leads to its own result: let it hold a "
         "`weakref.ref`.",
-        saves=estimated(size - size // most, e.freed_bytes(unseen)),
+        saves=saves,
     )
 
 
