@@ -232,7 +232,8 @@ def _with_tips(
 ) -> tuple[Report, tuple[str, ...]]:
     from nbmem.report.analysis.before_return import ledger_before_return
     from nbmem.report.analysis.oom import with_tips
-    from nbmem.report.tips.engine import advise, with_function
+    from nbmem.report.tips.engine import advise
+    from nbmem.report.tips.function_advice import with_function
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
     before, then = ledger_before_return(card_ledger), card_ledger.trace.before_return

@@ -5,7 +5,6 @@ A rule that fails is skipped, and the others run.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,11 +32,6 @@ GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
 """Rules about memory that grows from step to step."""
 EXPLAINED = 0.75
 """Part of a general rule's saving from which another rule's tip explains it."""
-_LINE = re.compile(r"\bline \d")
-_LEFT = frozenset(("reference_cycle",))
-"""Rules about garbage."""
-_NAMED = GROWTH_RULES | _LEFT
-"""Rules that say more, or are said apart, where a function's variables have names."""
 LARGE_SAVING = 0.1
 """Share of the allocated peak from which a saving precedes tips about the cache."""
 
@@ -89,49 +83,13 @@ def advise(
     for rule in RULES:
         run = partial(_run_rule, rule, evidence)
         found.extend(faults.part(f"The tip {rule.name}", run, []))
-    findings = _without_repeated(_sorted(found, report.peak.allocated))
+    findings = _without_repeated(sorted_findings(found, report.peak.allocated))
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
     growth = None
     if any(finding.rule in GROWTH_RULES for finding in findings):
         growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
     return Advice(findings=findings, notes=faults.notes, growth=growth)
-
-
-def with_function(ended: Advice, before: Advice, function: str, report: Report) -> Advice:
-    """Join the advice on a recording with that on the function that made its peak.
-
-    What the function held is freed when it returns: at the end of the recording only what is still
-    there is known.
-
-    Args:
-        ended: The advice on the whole recording.
-        before: The advice on the recording until the function's variables were freed.
-        function: The function's name.
-        report: The report of the whole recording.
-    """
-    rules, peak = {rule.name: rule for rule in RULES}, report.peak.allocated
-    inside = [one for one in before.findings if not rules[one.rule].of_cache]
-    # What the function's return leaves: a cache, and garbage of what it had.
-    left = [one for one in ended.findings if rules[one.rule].of_cache or one.rule in _LEFT]
-    stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
-    known = {(one.rule, one.title) for one in (*left, *stays)}
-    inside = [
-        replace(one, title=_of_function(one.title, function), command=None)
-        for one in inside
-        if (one.rule, one.title) not in known
-    ]
-    found = _sorted([*inside, *stays, *left], peak)
-    if any(one.high >= LARGE_SAVING * peak and not rules[one.rule].has_price for one in inside):
-        last = [one for one in found if one in left or rules[one.rule].last_resort]
-        found = [*(one for one in found if one not in last), *last]
-    return Advice(findings=tuple(found), notes=(*ended.notes, *before.notes), growth=before.growth)
-
-
-def _of_function(title: str, function: str) -> str:
-    """Add the function to a title that names no place."""
-    place = f"{function}()"
-    return title if place in title or _LINE.search(title) else f"In {place}: {title}"
 
 
 def _without_repeated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -167,7 +125,7 @@ def _run_rule(rule: Rule, evidence: Evidence) -> list[Finding]:
     return list(rule.check(evidence)) if _applies(rule, evidence) else []
 
 
-def _sorted(findings: Iterable[Finding], peak: int) -> list[Finding]:
+def sorted_findings(findings: Iterable[Finding], peak: int) -> list[Finding]:
     """Sort findings of a recording whose highest allocated bytes are given."""
     by_name = {rule.name: rule for rule in RULES}
 

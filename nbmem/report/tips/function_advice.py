@@ -1,0 +1,75 @@
+"""Join the advice on a recording with that on the function that made its peak.
+
+What a function's variables held is freed when it returns. So the rules run twice: on the whole
+recording, at whose end only what is still there is known, and on that until the function returned.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nbmem.report.tips.engine import GROWTH_RULES, LARGE_SAVING, Advice, sorted_findings
+from nbmem.report.tips.rules import RULES
+
+if TYPE_CHECKING:
+    from nbmem.report.model import Finding, Report
+
+_LEFT = frozenset(("reference_cycle",))
+"""Rules about garbage."""
+_NAMED = GROWTH_RULES | _LEFT
+"""Rules that say more, or are said apart, where a function's variables have names."""
+_LINE = re.compile(r"\bline \d")
+_NAMELESS = "`something of "
+
+
+def with_function(ended: Advice, before: Advice, function: str, report: Report) -> Advice:
+    """Join two pieces of advice.
+
+    Args:
+        ended: That on the whole recording.
+        before: That on the recording until the function's variables were freed.
+        function: The function's name.
+        report: The report of the whole recording.
+    """
+    rules, peak = {rule.name: rule for rule in RULES}, report.peak.allocated
+    # What the function's return leaves: a cache, and garbage of what it had.
+    left = [one for one in ended.findings if rules[one.rule].of_cache or one.rule in _LEFT]
+    stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
+    # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
+    grown = [one for one in ended.findings if _has_name(one)]
+    stays += grown
+    loading = report.peak.at.phase == "load"
+    stays += [one for one in ended.findings if loading and one.rule == "checkpoint_on_gpu"]
+    known = {(one.rule, one.title) for one in (*left, *stays)}
+    known_rules = {"grows_each_step"} if grown else set[str]()
+    known_rules |= {"checkpoint_kept"} if loading else set()
+    inside = [
+        replace(one, title=_of_function(one.title, function), command=None)
+        for one in before.findings
+        if not rules[one.rule].of_cache
+        and one.rule not in known_rules
+        and (one.rule, one.title) not in known
+    ]
+    found = sorted_findings([*inside, *stays, *left], peak)
+    if any(one.high >= LARGE_SAVING * peak and not rules[one.rule].has_price for one in inside):
+        last = [one for one in found if one in left or rules[one.rule].last_resort]
+        found = [*(one for one in found if one not in last), *last]
+    return Advice(findings=tuple(found), notes=(*ended.notes, *before.notes), growth=before.growth)
+
+
+def _has_name(finding: Finding) -> bool:
+    """Return whether a tip on what grows begins with a name."""
+    title = finding.title
+    return (
+        finding.rule == "grows_each_step"
+        and title.startswith("`")
+        and not title.startswith(_NAMELESS)
+    )
+
+
+def _of_function(title: str, function: str) -> str:
+    """Add the function to a title that names no place."""
+    place = f"{function}()"
+    return title if place in title or _LINE.search(title) else f"In {place}: {title}"
