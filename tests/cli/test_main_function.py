@@ -1,5 +1,6 @@
 """The function with which a script ends, and its variables behind it."""
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbmem.capture.interpreter.last_call import MOST_EVENTS
+from nbmem.capture.interpreter.last_call import MOST_EVENTS, LastCall
 from nbmem.frontends.cli.main_function import MainFunction
 from nbmem.frontends.cli.script import Script
 from tests.forked_command import run_forked
@@ -90,6 +91,49 @@ def test_a_profiler_of_the_users_stays(tmp_path):
     finally:
         sys.setprofile(None)
     assert seen
+
+
+@pytest.mark.parametrize(
+    ("path", "looks"),
+    [
+        ("train", True),
+        ("App.main", True),
+        ("app.main", True),
+        ("app.static", True),
+        ("decorated", True),
+        ("json.dumps", False),
+        ("decoder.decode", False),
+        ("print", False),
+        ("nothing.at.all", False),
+        ("App", False),
+        ("number", False),
+    ],
+)
+def test_only_a_function_of_the_users_is_looked_for(path, looks):
+    """Python's profiler leaves copies of a library's variables in its frames before 3.13."""
+
+    class App:
+        def main(self):
+            pass
+
+        static = staticmethod(lambda: None)
+
+    variables = {
+        "train": lambda: None,
+        "App": App,
+        "app": App(),
+        "decorated": contextlib.contextmanager(ended),
+        "json": json,
+        "decoder": json.JSONDecoder(),
+        "number": 3,
+    }
+    call = LastCall({path}, lambda _: False)
+    call.begin(variables)
+    try:
+        assert (sys.getprofile() is not None) == looks
+    finally:
+        call.end()
+    assert sys.getprofile() is None
 
 
 def test_it_is_not_looked_for_where_a_card_is_in_use(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ statement of nbmem's: it finds the function, and has a recording look at its var
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -68,26 +68,26 @@ class FunctionCalls:
         """
         found: list[ast.stmt] = []
         for line in body:
-            names = called_last(line, own)
+            paths = called_last(line, own)
             if isinstance(line, (ast.With, ast.If)):
                 line.body = self._followed(line.body, own)
-            if names and self._count < MAX_CALLS:
+            if paths and self._count < MAX_CALLS:
                 self._count += 1
-                begins = _statement(f"begins({sorted(names)})", line)
+                begins = _statement(f"begins({sorted(paths)})", line)
                 found += [begins, line, _statement("ends()", line)]
             else:
                 found.append(line)
         return found
 
-    def begins(self, names: Container[str]) -> None:
+    def begins(self, paths: Collection[str]) -> None:
         """Look for the function that the next line calls.
 
         Args:
-            names: Names that it may have.
+            paths: What it may be (`called_last`).
         """
         self._peaks = peaks_allocated()
-        self._call = LastCall(names, self._is_line)
-        self._call.begin()
+        self._call = LastCall(paths, self._is_line)
+        self._call.begin(self._variables)
 
     def ends(self, *, last: bool = False) -> None:
         """Tell of the function that has returned or failed.
@@ -129,10 +129,10 @@ def _lose(_part: str, _err: Exception) -> None:
 
 
 @entry(_PART, on_fault=_lose)
-def begins(names: Container[str]) -> None:
-    """Look for the function that the next line calls, by its possible names."""
+def begins(paths: Collection[str]) -> None:
+    """Look for the function that the next line calls: one of these dotted names."""
     if _following:
-        _following[0].begins(names)
+        _following[0].begins(paths)
 
 
 @entry(_PART, on_fault=_lose)

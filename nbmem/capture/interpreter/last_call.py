@@ -10,20 +10,23 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from inspect import getattr_static
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from nbmem.capture.interpreter.object_members import locals_of
+from nbmem.capture.interpreter.object_members import locals_of, namespace_of
 from nbmem.core.session.source_files import is_library
 
 MOST_EVENTS = 100_000
 """Calls and returns that are looked at for the function: 30 ms. A decorator or a parser of
 arguments runs before it."""
+_PARSERS = ("click", "typer", "fire", "absl", "hydra", "tyro")
+"""Packages whose objects call a script's function with its arguments."""
 _ONCE = re.compile(
     r"/torch/(?:utils/_contextlib|distributed/elastic/.*)\.py$|/contextlib\.py$"
-    r"|/(?:click|typer|fire|absl|hydra|tyro)/"
+    rf"|/(?:{'|'.join(_PARSERS)})/"
 )
 _as_names: list[tuple[FrameType, Container[str]]] = []
 
@@ -32,26 +35,31 @@ class LastCall:
     """Catches the frame of the function that a statement calls last.
 
     Args:
-        names: Names that the function may have.
+        paths: What the statement may call last (`called_last`).
         is_statement: Returns whether a frame runs the statement.
 
     Attributes:
         frame: The function's frame once it has begun; None without one.
     """
 
-    def __init__(self, names: Container[str], is_statement: Callable[[FrameType], bool]) -> None:
+    def __init__(self, paths: Collection[str], is_statement: Callable[[FrameType], bool]) -> None:
         self.frame: FrameType | None = None
-        self._names = names
+        self._paths = paths
+        self._names = {path.rpartition(".")[2] for path in paths}
         self._is_statement = is_statement
         self._events = 0
 
-    def begin(self) -> None:
+    def begin(self, variables: Mapping[str, Any]) -> None:
         """Look for the function in what this thread runs now.
 
-        Python calls `_on_event` up to the function's begin, and not while it computes: the
-        references that it holds then would show in counts of references.
+        Python calls `_on_event` up to the function's begin, and not while it computes: before
+        Python 3.13 each call leaves a copy of a frame's variables in the frame. So nothing is done
+        where the statement calls none of the user's functions.
+
+        Args:
+            variables: The namespace in which the statement runs.
         """
-        if sys.getprofile() is None:
+        if sys.getprofile() is None and any(_is_users(path, variables) for path in self._paths):
             sys.setprofile(self._on_event)
 
     def end(self) -> None:
@@ -84,7 +92,7 @@ def _calls_once(file: str) -> bool:
 
 
 def called_last(statement: ast.stmt, functions: Container[str]) -> frozenset[str]:
-    """Return names of the function that a statement calls last; empty without one.
+    """Return what a statement may call last, as dotted names; empty without a call.
 
     Args:
         statement: The last statement.
@@ -94,24 +102,52 @@ def called_last(statement: ast.stmt, functions: Container[str]) -> frozenset[str
     if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Raise)):
         return frozenset()
     value = statement.exc if isinstance(statement, ast.Raise) else statement.value
-    return frozenset(_called(value, functions)) if isinstance(value, ast.Call) else frozenset()
+    found = _called(value, functions) if isinstance(value, ast.Call) else ()
+    return frozenset(path for path in found if path is not None)
 
 
-def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str]:
+def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str | None]:
     if isinstance(value, (ast.Name, ast.Attribute)):
-        yield _name_of(value)
+        yield _path_of(value)
     if not isinstance(value, ast.Call):
         return
-    if isinstance(value.func, (ast.Name, ast.Attribute)):
-        yield _name_of(value.func)
-        if _name_of(value.func) in functions:
-            return
+    path = None if isinstance(value.func, ast.Call) else _path_of(value.func)
+    yield path
+    if path is not None and path.rpartition(".")[2] in functions:
+        return
     for argument in value.args:
         yield from _called(argument, functions)
 
 
-def _name_of(name: ast.Name | ast.Attribute) -> str:
-    return name.id if isinstance(name, ast.Name) else name.attr
+def _path_of(value: ast.expr) -> str | None:
+    """Return a dotted name, in which a call stands for its class; None for what is none."""
+    if isinstance(value, ast.Name):
+        return value.id
+    if isinstance(value, ast.Call):
+        return _path_of(value.func)
+    if not isinstance(value, ast.Attribute):
+        return None
+    before = _path_of(value.value)
+    return None if before is None else f"{before}.{value.attr}"
+
+
+def _is_users(path: str, variables: Mapping[str, Any]) -> bool:
+    """Return whether a dotted name is a function of the user's, or a parser that calls one.
+
+    Nothing of the user's runs.
+    """
+    name, *attributes = path.split(".")
+    found: Any = variables.get(name)
+    for attribute in attributes:
+        found = getattr_static(found, attribute, None)
+    if isinstance(found, (staticmethod, classmethod)):
+        found = found.__func__
+    while type(found) is FunctionType and "__wrapped__" in found.__dict__:
+        found = found.__dict__["__wrapped__"]
+    if type(found) in (FunctionType, MethodType):
+        return not is_library(found.__code__.co_filename)
+    package = str(namespace_of(type(found)).get("__module__", "")).partition(".")[0]
+    return package in _PARSERS
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class MainFunction:
             exec(part, namespace)  # noqa: S102 - the user's script
         # With something on the card it is `evaluate(model)`, and the work was done before.
         if not _card_in_use():
-            self._call.begin()
+            self._call.begin(namespace)
         elif self._calls is not None:
             self._calls.begins(self._names)
         try:
