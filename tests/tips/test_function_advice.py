@@ -40,6 +40,11 @@ def test_what_the_return_left_comes_behind_what_the_function_held(left):
     assert [rule for rule, _ in found] == ["graph_kept", left]
 
 
+def test_garbage_that_the_function_left_is_told_once():
+    found = joined([tip("reference_cycle", 300)], [tip("reference_cycle", 300, "through `x`")])
+    assert found == [("reference_cycle", "In train(): through `x`")]
+
+
 def test_garbage_comes_before_a_small_tip():
     found = joined([tip("reference_cycle", 900)], [tip("graph_kept", 20)])
     assert [rule for rule, _ in found] == ["reference_cycle", "graph_kept"]

@@ -40,7 +40,7 @@ FEW = 128
 """Up to this many objects `gc.get_referrers` is faster than our search."""
 MAX_LEVELS = 40
 MAX_MEMBERS = 20_000
-MAX_FORWARD = 1_000
+MAX_FORWARD = 10_000
 """Objects that are followed forward in each level."""
 STRIDE = 64
 """Objects that are followed between two points at which the caller may stop the walk, at most."""

@@ -335,7 +335,7 @@ class Recorder:
             return
         names, then = self.names, None
         with self.guard("the variables of a function"), as_names(frame, names) as added:
-            self.names = {**added, **names}
+            self.names = {**names, **added}
             try:
                 then = self._before_return(frame.f_code.co_name)
             finally:

@@ -35,6 +35,7 @@ def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
         return None
     released = int(allocated[then.event]) - int(allocated[then.freed])
     released += sum(held.size for held in card_ledger.storages if _is_garbage(held))
+    released += int(then.holders.size[then.holders.kind == HolderKind.CYCLE].sum())
     if card_ledger.session.error is not None:
         if then.freed < card_ledger.events:
             return None

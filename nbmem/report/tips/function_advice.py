@@ -35,7 +35,12 @@ def with_function(ended: Advice, before: Advice, function: str, report: Report) 
     """
     rules, peak = {rule.name: rule for rule in RULES}, report.peak.allocated
     # What the function's return leaves: a cache, and garbage of what it had.
-    left = [one for one in ended.findings if rules[one.rule].of_cache or one.rule in _LEFT]
+    garbage = max((one.high for one in before.findings if one.rule in _LEFT), default=0)
+    left = [
+        one
+        for one in ended.findings
+        if rules[one.rule].of_cache or (one.rule in _LEFT and one.high > garbage)
+    ]
     stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
     # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
     grown = [one for one in ended.findings if _has_name(one)]

@@ -28,6 +28,7 @@ from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import WRITES_TO, is_context
 from nbmem.report.analysis.collected_cycles import find_collected_cycles
 from nbmem.report.analysis.oom.failed_request import request_that_ended
+from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.analysis.source_lines import users_line
 from nbmem.report.tips.detectors.unreachable_tensors import unreachable_tensors
 from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, simulated
@@ -77,7 +78,9 @@ def _outside_of_python(e: Evidence) -> Findings:
             evidence=f"{place} lives on from call to call, and its graph with it: each write adds "
             "to it what it needs for a backward, and no backward goes through it.",
             saves=saves,
-            code=f"{place}.detach_()   # behind the step; or write `x.detach()` into it",
+            code=f"{place}.detach_()   # behind the step; or write `x.detach()` into it"
+            if is_expression(place)
+            else None,
         )
         return
     yield RULE.finding(
