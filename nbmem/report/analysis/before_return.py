@@ -33,18 +33,29 @@ def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
     then, allocated = card_ledger.trace.before_return, card_ledger.allocated
     if then is None or card_ledger.peak(0, card_ledger.events) > then.event:
         return None
-    released = int(allocated[then.event]) - int(allocated[then.freed])
-    released += sum(held.size for held in card_ledger.storages if _is_garbage(held))
-    released += int(then.holders.size[then.holders.kind == HolderKind.CYCLE].sum())
     if card_ledger.session.error is not None:
         if then.freed < card_ledger.events:
             return None
-    elif released < LEAST * int(allocated.max()):
+    elif _released(card_ledger, then) < LEAST * int(allocated.max()):
         return None
     before = CardLedger(_session_before(card_ledger.session), card_ledger.device)
     freed = card_ledger.allocations.freed[: len(before.allocations)]
     before.freed_behind = freed < then.freed
     return before
+
+
+def _released(card_ledger: CardLedger, then: BeforeReturn) -> int:
+    """Return the bytes that a function's variables held, garbage included.
+
+    All that was there, if holders were not searched to the end: a look at the heap may wait until
+    the kernel is idle.
+    """
+    before, behind = card_ledger.allocated[[then.event, then.freed]].tolist()
+    if card_ledger.trace.holders is None:
+        return int(before)
+    dead = sum(held.size for held in card_ledger.storages if _is_garbage(held))
+    dead += int(then.holders.size[then.holders.kind == HolderKind.CYCLE].sum())
+    return int(before) - int(behind) + dead
 
 
 def _is_garbage(held: HeldStorage) -> bool:

@@ -43,7 +43,8 @@ def with_function(ended: Advice, before: Advice, function: str, report: Report) 
     ]
     stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
     # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
-    grown = [one for one in ended.findings if _has_name(one)]
+    grows = any(one.rule == "grows_each_step" for one in before.findings)
+    grown = [one for one in ended.findings if grows and _has_name(one)]
     stays += grown
     loading = report.peak.at.phase == "load"
     stays += [one for one in ended.findings if loading and one.rule == "checkpoint_on_gpu"]

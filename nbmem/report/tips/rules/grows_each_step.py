@@ -71,9 +71,13 @@ def check(e: Evidence) -> Findings:
 def _is_worth(e: Evidence, growth: Growth, held: int) -> bool:
     """Return whether growth is worth a tip, now or after many more steps.
 
-    What is held came by growth, and not at once.
+    What is held came by growth, and not at once. What a function frees when it returns must have
+    been missed.
     """
     if growth.slope * growth.iterations < GROWN * growth.held:
+        return False
+    behind = e.card_ledger.freed_behind
+    if behind is not None and behind[growth.rows].all() and not _is_missed(e, growth, held):
         return False
     return e.worth(held) or (held >= MIN_BYTES and _fills(e, growth, OF_THE_CARD))
 
