@@ -210,7 +210,7 @@ import torch
 def train(model, steps):
     kept = []
     for _ in range(steps):
-        kept.append(model(torch.ones(1024, 1024, device="cuda")).detach() + 1)
+        kept.append(model(torch.ones(8192, 1024, device="cuda")).detach() + 1)
     return steps
 def evaluate(model):
     with torch.no_grad():
@@ -238,5 +238,5 @@ def test_a_function_that_a_line_calls_has_its_variables_in_tips(tmp_path, lines)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(report.read_text())
     titles = [tip["title"] for tip in found["findings"]]
-    assert titles[0].startswith("In train(): `kept` grows by 4.0 MiB"), titles
+    assert titles[0].startswith("In train(): `kept` grows by 32.0 MiB"), titles
     assert found["ledger_at_end"]["user_tensors"] < 1 << 20

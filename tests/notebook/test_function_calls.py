@@ -25,7 +25,7 @@ TRAIN = """
 def train(model, steps):
     kept = []
     for step in range(steps):
-        out = model(torch.ones(1024, 1024, device="cuda"))
+        out = model(torch.ones(8192, 1024, device="cuda"))
         kept.append(out.detach() + 1)
         out.sum().backward()
         model.zero_grad()
@@ -53,7 +53,7 @@ class A:
 
 @pytest.fixture
 def shell(monkeypatch):
-    with shell_on_virtual_card(monkeypatch) as shell:
+    with shell_on_virtual_card(monkeypatch, "T4") as shell:
         shell.run_cell("model = torch.nn.Linear(1024, 1024).cuda()" + TRAIN)
         shell.run_cell(FUNCTIONS)
         yield shell
@@ -85,9 +85,9 @@ def test_what_a_function_held_is_known_and_freed(shell, session, cell):
     assert ledger.allocated[-1] == before
     cut = ledger_before_return(ledger)
     assert (ledger.allocated[: then.event + 1] == cut.allocated).all()
-    assert cut.allocated[-1] - before == (6 + 1) * 4 * MIB, "kept and out"
+    assert cut.allocated[-1] - before == (6 + 1) * 32 * MIB, "kept and out"
     names = {h.name: h.size for h in cut.storages}
-    assert [names[f"kept[{i}]"] for i in range(6)] == [4 * MIB] * 6
+    assert [names[f"kept[{i}]"] for i in range(6)] == [32 * MIB] * 6
     held = cut.ledger(cut.events).held, ledger.ledger(then.event).held
     assert sum(held[0]) == sum(held[1])
 
@@ -96,12 +96,12 @@ def test_tips_name_the_variables_of_the_function(shell, session):
     session("%%memtrace\ntrain(model, 6)")
     tips = loaded_tracer(shell).last.report().findings
     assert [tip.rule for tip in tips] == ["grows_each_step"]
-    assert tips[0].title.startswith("In train(): `kept` grows by 4.0 MiB")
+    assert tips[0].title.startswith("In train(): `kept` grows by 32.0 MiB")
     assert tips[0].command is None
     report = loaded_tracer(shell).last.report()
     assert report.ledger_at_end[Category.USER_TENSORS] == 0
     names = [held.name for held in report.holdings]
-    assert "kept[0] (1024, 1024) float32" in names
+    assert "kept[0] (8192, 1024) float32" in names
 
 
 def test_a_saved_session_gives_the_same_tips(shell, session, tmp_path):

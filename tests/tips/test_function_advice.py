@@ -70,10 +70,10 @@ def test_a_command_is_for_what_is_still_there():
 
 
 def test_what_grew_is_told_by_its_bytes_at_the_peak_if_it_has_a_name():
-    peak, end = tip("grows_each_step", 300, "`x` held 300"), tip("grows_each_step", 100, "`x` 100")
-    assert joined([peak], [end]) == [("grows_each_step", "`x` held 300")]
+    peak, end = (tip("grows_each_step", 300, f"`x` {at}") for at in ("held at the peak", "holds"))
+    assert joined([peak], [end]) == [("grows_each_step", "In train(): `x` held at the peak")]
     nameless = tip("grows_each_step", 300, "A list of tensors")
-    assert joined([nameless], [end]) == [("grows_each_step", "In train(): `x` 100")]
+    assert joined([nameless], [end]) == [("grows_each_step", "In train(): `x` holds")]
 
 
 def test_a_checkpoint_that_made_the_peak_while_it_was_loaded():

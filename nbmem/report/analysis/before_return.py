@@ -59,7 +59,8 @@ def _released(card_ledger: CardLedger, then: BeforeReturn) -> int:
 
 
 def _is_garbage(held: HeldStorage) -> bool:
-    return all(holder.kind is HolderKind.CYCLE for holder in held.holders)
+    """Return whether only cycles and functions that have ended hold a storage."""
+    return all(holder.kind in (HolderKind.CYCLE, HolderKind.FRAME) for holder in held.holders)
 
 
 def _session_before(session: Session) -> Session:

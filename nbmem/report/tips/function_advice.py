@@ -22,6 +22,7 @@ _NAMED = GROWTH_RULES | _LEFT
 """Rules that say more, or are said apart, where a function's variables have names."""
 _LINE = re.compile(r"\bline \d")
 _NAMELESS = "`something of "
+_AT_PEAK = " at the peak"
 
 
 def with_function(ended: Advice, before: Advice, function: str, report: Report) -> Advice:
@@ -44,7 +45,7 @@ def with_function(ended: Advice, before: Advice, function: str, report: Report) 
     stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
     # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
     grows = any(one.rule == "grows_each_step" for one in before.findings)
-    grown = [one for one in ended.findings if grows and _has_name(one)]
+    grown = [_dropped(one, function) for one in ended.findings if grows and _has_name(one)]
     stays += grown
     loading = report.peak.at.phase == "load"
     stays += [one for one in ended.findings if loading and one.rule == "checkpoint_on_gpu"]
@@ -73,6 +74,12 @@ def _has_name(finding: Finding) -> bool:
         and title.startswith("`")
         and not title.startswith(_NAMELESS)
     )
+
+
+def _dropped(finding: Finding, function: str) -> Finding:
+    """Add the function to what was freed behind the peak: a variable of its."""
+    is_freed = finding.command is None and _AT_PEAK in finding.title
+    return replace(finding, title=_of_function(finding.title, function)) if is_freed else finding
 
 
 def _of_function(title: str, function: str) -> str:
