@@ -4,8 +4,10 @@ import _thread
 import gc
 import re
 import sys
+import time
 import weakref
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="there is no memory without torch")
@@ -240,6 +242,23 @@ def test_an_interrupt_behind_a_function_ends_the_cell(shell, monkeypatch):
     result = shell.run_cell("%%memtrace\ntrain(model, 2)\nran_on = True\nx = 1")
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert not shell.user_ns["ran_on"]
+
+
+def test_the_time_of_the_look_is_none_of_the_programs(shell, monkeypatch):
+    look = Recorder._before_return
+
+    def slow(self, function):
+        time.sleep(2)
+        return look(self, function)
+
+    monkeypatch.setattr(Recorder, "_before_return", slow)
+    shell.run_cell("%%memtrace\ntrain(model, 2)\nx = torch.ones(1024, device='cuda')\nf(1)")
+    session = loaded_tracer(shell).last.session
+    cell, trace = session.spans[0], session.devices[0]
+    assert cell.t1_ns - cell.t0_ns < 1_500_000_000
+    for table in (trace.events, trace.counter_samples, trace.samples):
+        assert (np.diff(table.t_ns) >= 0).all()
+        assert table.t_ns[-1] - cell.t0_ns < 1_500_000_000
 
 
 def test_a_fault_behind_a_function_costs_its_names_only(shell, monkeypatch):

@@ -163,6 +163,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.before_return: BeforeReturn | None = None
+        self.pauses: list[tuple[int, int]] = []
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
         seen = CollectiveLog(self.hook_events, self.counter_samples, self.tensor_labels)
@@ -333,6 +334,7 @@ class Recorder:
         frame, call.frame = call.frame, None
         if frame is None:
             return
+        begun_ns = CLOCK.time_ns()
         names, then = self.names, None
         with self.guard("the variables of a function"), as_names(frame, names) as added:
             self.names = {**names, **added}
@@ -345,6 +347,7 @@ class Recorder:
             with self.guard("the variables of a function"):
                 self.storage_log.ask_all()
                 self.before_return = replace(then, freed=self.counter_samples.take())
+        self.pauses.append((begun_ns, CLOCK.time_ns()))
 
     def _before_return(self, function: str) -> BeforeReturn | None:
         self.storage_log.ask_all()

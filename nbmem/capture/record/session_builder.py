@@ -16,6 +16,7 @@ from nbmem.capture.interpreter.notebook_cells import files_of_cells, lines_of, n
 from nbmem.capture.record.first_lines import large_allocation_lines, without_stacks
 from nbmem.capture.record.holder_columns import before_return, columns
 from nbmem.capture.record.module_calls import calls_of, placed
+from nbmem.capture.record.pauses import without_pauses
 from nbmem.capture.record.phase_builder import PhaseBuilder
 from nbmem.capture.record.spilled_memory import card_of
 from nbmem.capture.record.storage_events import traces_without_history
@@ -88,7 +89,7 @@ def build_session(
         rank = recorder.ranks.ended(error)
     for sentence in recorder.tensor_labels.notes():
         recorder.note(sentence)
-    return Session(
+    session = Session(
         name=name,
         created_ns=CLOCK.time_ns(),
         devices=tuple(devices),
@@ -102,6 +103,7 @@ def build_session(
         source=source,
         rank=rank,
     )
+    return without_pauses(session, recorder.pauses)
 
 
 def _facts_then(recorder: Recorder) -> dict[str, Any]:
