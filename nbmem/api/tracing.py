@@ -118,7 +118,7 @@ class Trace:
         return self
 
     def record_before_return(self, call: LastCall) -> None:
-        """Record who holds what while a function's variables live, then let them go.
+        """Record what a function's variables hold, then free them.
 
         The trace goes on.
 

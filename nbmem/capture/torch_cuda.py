@@ -195,9 +195,10 @@ def torch_with_memory() -> ModuleType | None:
 
 
 def peaks_allocated() -> list[int]:
-    """Return the highest allocated bytes of each GPU since torch's counters were reset.
+    """Return the highest allocated bytes of each GPU.
 
-    Empty before CUDA is initialized, and with a pluggable allocator.
+    They count since torch's counters were reset, by the user's code or by nbmem. Empty before CUDA
+    is initialized, and with a pluggable allocator.
     """
     torch: Any = initialized_torch()
     if torch is None or allocator_backend() == "pluggable":

@@ -315,9 +315,9 @@ class BackwardSearch:
 
 
 def _referents(obj: Any) -> list[Any]:
-    """Return the objects to which an object refers, a parameter's gradient included.
+    """Return the objects to which an object refers.
 
-    The garbage collector does not see that reference, which is in C++.
+    A parameter's gradient is one. The garbage collector does not see that reference: it is in C++.
     """
     found = gc.get_referents(obj)
     gradient = gradient_of(obj) if is_tensor(obj) else None

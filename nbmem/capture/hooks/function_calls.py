@@ -130,7 +130,7 @@ def _lose(_part: str, _err: Exception) -> None:
 
 @entry(_PART, on_fault=_lose)
 def begins(paths: Collection[str]) -> None:
-    """Look for the function that the next line calls: one of these dotted names."""
+    """Look for the function that the next line calls, by its dotted names."""
     if _following:
         _following[0].begins(paths)
 

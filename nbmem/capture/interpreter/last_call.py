@@ -92,7 +92,9 @@ def _calls_once(file: str) -> bool:
 
 
 def called_last(statement: ast.stmt, functions: Container[str]) -> frozenset[str]:
-    """Return what a statement may call last, as dotted names; empty without a call.
+    """Return the dotted names of what a statement may call last.
+
+    Empty without a call.
 
     Args:
         statement: The last statement.
@@ -120,7 +122,10 @@ def _called(value: ast.expr | None, functions: Container[str]) -> Iterator[str |
 
 
 def _path_of(value: ast.expr) -> str | None:
-    """Return a dotted name, in which a call stands for its class; None for what is none."""
+    """Return a dotted name, in which a call stands for its class.
+
+    None for what is none.
+    """
     if isinstance(value, ast.Name):
         return value.id
     if isinstance(value, ast.Call):
@@ -132,9 +137,9 @@ def _path_of(value: ast.expr) -> str | None:
 
 
 def _is_users(path: str, variables: Mapping[str, Any]) -> bool:
-    """Return whether a dotted name is a function of the user's, or a parser that calls one.
+    """Return whether a dotted name is a function of the user's.
 
-    Nothing of the user's runs.
+    A parser that calls one counts, too. Nothing of the user's runs.
     """
     name, *attributes = path.split(".")
     found: Any = variables.get(name)
@@ -152,10 +157,10 @@ def _is_users(path: str, variables: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def as_names(frame: FrameType, names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Let the variables of an ended function be names for a while; yield those to add.
+    """Let the variables of an ended function be names for a while.
 
-    A heap walk does not enter the function's frame then: what a variable holds is no leftover of a
-    traceback that leads there.
+    Yields those to add. A heap walk does not enter the function's frame then: what a variable holds
+    is no leftover of a traceback that leads there.
 
     Args:
         frame: The function's frame.

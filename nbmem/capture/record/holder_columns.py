@@ -79,7 +79,7 @@ def columns(storages: Sequence[HeldStorage], names: dict[str, int]) -> Holders:
 def before_return(
     recorder: Recorder, place: int, counter_samples: CounterSamples, names: dict[str, int]
 ) -> BeforeReturn | None:
-    """Return who held what before the last function's variables were freed.
+    """Return the holders before a function's variables were freed.
 
     Args:
         recorder: The recorder.

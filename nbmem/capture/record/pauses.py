@@ -1,4 +1,4 @@
-"""Take the time in which nbmem looked at a function's variables out of a session.
+"""Leave out the time in which nbmem looked at a function's variables.
 
 The user's code waits for it, between two of its lines.
 """

@@ -72,8 +72,8 @@ BlockUseReader = Callable[[], BlockUseRows]
 
 
 @dataclass(frozen=True, slots=True)
-class BeforeReturn:
-    """What was there while the variables of a function that has returned still lived.
+class FunctionVariables:
+    """The holders and facts before a function's variables were freed.
 
     Attributes:
         function: The function's name.
@@ -162,7 +162,7 @@ class Recorder:
         self.pools: dict[int, str] = {}
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
-        self.before_return: BeforeReturn | None = None
+        self.before_return: FunctionVariables | None = None
         self.pauses: list[tuple[int, int]] = []
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
@@ -324,7 +324,7 @@ class Recorder:
     # --- what is read when the user's code has ended
 
     def record_before_return(self, call: LastCall) -> None:
-        """Record who holds what while a function's variables live, then let them go.
+        """Record what a function's variables hold, then free them.
 
         Faults leave a note; an interrupt passes. The recording goes on.
 
@@ -349,7 +349,7 @@ class Recorder:
                 self.before_return = replace(then, freed=self.counter_samples.take())
         self.pauses.append((begun_ns, CLOCK.time_ns()))
 
-    def _before_return(self, function: str) -> BeforeReturn | None:
+    def _before_return(self, function: str) -> FunctionVariables | None:
         self.storage_log.ask_all()
         sample = self.counter_samples.take()
         if not matters(self.counter_samples, self.tensor_labels, self.storage_log):
@@ -366,7 +366,7 @@ class Recorder:
             except StopIteration as ended:
                 held: Walk = ended.value
                 facts |= _bounds(held)
-                return BeforeReturn(function, sample, sample, held, facts)
+                return FunctionVariables(function, sample, sample, held, facts)
 
     def _facts(self) -> dict[str, Any]:
         freed = self.collections.freed

@@ -116,7 +116,7 @@ class Recording:
             _running.pop()
 
     def record_before_return(self, call: LastCall) -> None:
-        """Record who holds what while a function's variables live, then let them go.
+        """Record what a function's variables hold, then free them.
 
         An interrupt passes: it is meant for the user's code, which goes on behind the call.
 

@@ -107,7 +107,7 @@ def build_session(
 
 
 def _facts_then(recorder: Recorder) -> dict[str, Any]:
-    """Return the facts before the last function's variables were freed, as a fact."""
+    """Return the facts before a function's variables were freed."""
     then = recorder.before_return
     return {} if then is None else {"before_return": then.facts}
 

@@ -235,7 +235,7 @@ class BlockUses(Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BeforeReturn:
-    """The moment before the variables of a function that a cell called were freed.
+    """The moment before a function's variables were freed.
 
     Attributes:
         function: The function's name.

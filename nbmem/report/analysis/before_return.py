@@ -16,6 +16,7 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.report.ledger.card_ledger import CardLedger
 
 if TYPE_CHECKING:
+    from nbmem.core.arrays import Mask
     from nbmem.core.session.holders import HeldStorage
     from nbmem.core.session.session import BeforeReturn, DeviceTrace, Session
     from nbmem.core.session.spans import Span
@@ -25,7 +26,7 @@ LEAST = 0.01
 
 
 def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
-    """Return the ledger of the recording before a function's variables were freed.
+    """Return the ledger up to when a function's variables were freed.
 
     None where no function is known, where the peak or an error came later, or where its variables
     held little. If the function failed, its traceback holds them on.
@@ -42,6 +43,18 @@ def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
     freed = card_ledger.allocations.freed[: len(before.allocations)]
     before.freed_behind = freed < then.freed
     return before
+
+
+def out_of_reach(card_ledger: CardLedger) -> Mask:
+    """Return a mask of the allocations that no later code can use.
+
+    Those are a script's, and those of the variables of a function that has returned. They may be
+    alive at the end or not.
+    """
+    if card_ledger.session.facts.get("notebook") is False:
+        return np.ones(len(card_ledger.allocations), bool)
+    freed = card_ledger.freed_behind
+    return np.zeros(len(card_ledger.allocations), bool) if freed is None else freed
 
 
 def _released(card_ledger: CardLedger, then: BeforeReturn) -> int:

@@ -126,7 +126,9 @@ class Observations:
         self._around[rows] = names
 
     def add_holders(self, rows: Ints, kinds: Ints, ways: Sequence[str]) -> None:
-        """Record the holders of allocations at the end, or before a function's return.
+        """Record the holders of allocations at one moment.
+
+        It is the end, or the return of a function.
 
         Args:
             rows: The allocations.

@@ -273,17 +273,6 @@ class Evidence:
 
     # --- what is live at the end, and its holders
 
-    @cached_property
-    def ends(self) -> Mask:
-        """Mask of the allocations that no later code can use, alive at the end or not.
-
-        Those are a script's, and those of the variables of a function that has returned.
-        """
-        freed = self.card_ledger.freed_behind
-        if self.fact("notebook") is False:
-            return np.ones(len(self.card_ledger.allocations), bool)
-        return np.zeros(len(self.card_ledger.allocations), bool) if freed is None else freed
-
     @property
     def held(self) -> tuple[HeldStorage, ...]:
         """The storages that lived at the end, with their holders.

@@ -1,4 +1,4 @@
-"""Join the advice on a recording with that on the function that made its peak.
+"""Join the advice on a recording and on the function that made its peak.
 
 What a function's variables held is freed when it returns. So the rules run twice: on the whole
 recording, at whose end only what is still there is known, and on that until the function returned.

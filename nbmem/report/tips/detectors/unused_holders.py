@@ -13,6 +13,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import saver_of, without_shape
 from nbmem.report.analysis.allocation_lines import allocation_lines
+from nbmem.report.analysis.before_return import out_of_reach
 from nbmem.report.analysis.growth_candidates import variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
 from nbmem.report.tips.detectors.unread_variables import unread_at_peak
@@ -151,7 +152,7 @@ def _counts(e: Evidence, unused: Unused) -> Mask:
     ledger, a = e.card_ledger, e.card_ledger.allocations
     category = ledger.category[unused.rows]
     never = unused.since <= a.allocated_at[unused.rows]
-    goes_on = ~e.ends[unused.rows] | (np.isin(category, _OF_MODELS) & ~never)
+    goes_on = ~out_of_reach(ledger)[unused.rows] | (np.isin(category, _OF_MODELS) & ~never)
     # What a failed request or an error has ended would have used what lived then.
     end = max(ledger.refused.failed, default=ledger.events)
     ended = e.ran_out or e.session.error is not None

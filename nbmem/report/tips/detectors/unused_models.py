@@ -17,6 +17,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, Holder, HolderKind
 from nbmem.core.session.tensor_names import STEP
+from nbmem.report.analysis.before_return import out_of_reach
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.tips.purpose_names import marks_intended_copy
 
@@ -133,7 +134,7 @@ def idle_at_peak(e: Evidence) -> Iterator[IdleModel]:
     top = e.report.peak.at.event
     weights = ledger.category == Category.WEIGHTS
     there = weights & (a.allocated_at < top) & (a.freed >= top)
-    there &= (a.freed < ledger.events) | e.ends
+    there &= (a.freed < ledger.events) | out_of_reach(ledger)
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(there).tolist():
         found.setdefault(_owner(calls, ledger.name(row)), []).append(row)
@@ -245,7 +246,7 @@ def replaced_models(e: Evidence) -> Iterator[ReplacedModel]:
 
 
 def _place(e: Evidence, root: str, weights: Sequence[int]) -> str:
-    """Return what was assigned anew: a variable, or an attribute that it leads to.
+    """Return the variable or attribute that was assigned anew.
 
     It is what all the called models have in common whose weights are given: `manager.model` of
     `manager.model.unet` and `manager.model.vae`.
