@@ -241,7 +241,11 @@ def _with_tips(
         known = _figures(before, Faults())
         in_function = advise(before.session, before, known, everything=everything)
         advice = with_function(advice, in_function, then.function, report)
-        report = replace(report, ooms=known.ooms)
+        # What the failure keeps is the traceback's, whatever names its variables had.
+        pairs = zip(known.ooms, report.ooms, strict=False)
+        report = replace(
+            report, ooms=tuple(replace(one, left=at_end.left) for one, at_end in pairs)
+        )
     return replace(with_tips(report, advice.findings), growth=advice.growth), advice.notes
 
 

@@ -23,6 +23,15 @@ _STATEMENT = f"try:\n    __import__('sys').modules[{__name__!r}].{{}}\nexcept Ex
 _following: list[FunctionCalls] = []
 
 
+def _lose(_part: str, _err: Exception) -> None:
+    """Give up following: the names of a function's variables are lost."""
+    _following.clear()
+
+
+def _as_it_was(_calls: FunctionCalls, tree: ast.AST) -> ast.AST:
+    return tree
+
+
 class FunctionCalls:
     """The functions that the lines of one cell or script call.
 
@@ -44,6 +53,7 @@ class FunctionCalls:
         self._peaks: list[int] = []
         self._told = self._visited = False
 
+    @entry(_PART, otherwise=_as_it_was, on_fault=_lose)
     def visit(self, tree: ast.AST) -> ast.AST:
         """Follow a cell's lines, as IPython asks for before it runs them."""
         if isinstance(tree, ast.Module) and tree.body and not self._visited:
@@ -121,11 +131,6 @@ def _statement(call: str, line: ast.stmt) -> ast.stmt:
     for node in ast.walk(statement):
         ast.copy_location(node, line)
     return statement
-
-
-def _lose(_part: str, _err: Exception) -> None:
-    """Give up following: the names of a function's variables are lost."""
-    _following.clear()
 
 
 @entry(_PART, on_fault=_lose)

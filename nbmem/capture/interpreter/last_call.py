@@ -69,9 +69,12 @@ class LastCall:
 
     def _on_event(self, frame: FrameType, event: str, _argument: object) -> None:
         self._events += 1
-        if event == "call" and self._is_last(frame):
-            self.frame = frame
-        if self.frame is not None or self._events > MOST_EVENTS:
+        try:
+            if event == "call" and self._is_last(frame):
+                self.frame = frame
+        except Exception:  # noqa: BLE001 - Python would raise it in the user's code
+            self._events = MOST_EVENTS
+        if self.frame is not None or self._events >= MOST_EVENTS:
             sys.setprofile(None)
 
     def _is_last(self, frame: FrameType) -> bool:
