@@ -243,9 +243,8 @@ def _with_tips(
         advice = with_function(advice, in_function, then.function, report)
         # What the failure keeps is the traceback's, whatever names its variables had.
         pairs = zip(known.ooms, report.ooms, strict=False)
-        report = replace(
-            report, ooms=tuple(replace(one, left=at_end.left) for one, at_end in pairs)
-        )
+        named = [replace(one, left=at_end.left) for one, at_end in pairs]
+        report = replace(report, ooms=(*named, *report.ooms[len(named) :]))  # later ones, too
     return replace(with_tips(report, advice.findings), growth=advice.growth), advice.notes
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nbmem.capture.hooks.function_calls import FunctionCalls
 from nbmem.core.arguments import refuse_private
 from nbmem.core.errors import UsageError
 from nbmem.core.files.untrusted_input import is_folder
@@ -96,6 +95,8 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     if trace is not None:
         rank.begin(trace)
     process = os.getpid()
+    from nbmem.capture.hooks.function_calls import FunctionCalls
+
     calls = None if trace is None else FunctionCalls(script.namespace, trace.record_before_return)
     error = script.run(calls)
     if os.getpid() != process:  # a child that the script forked, and that ran to the script's end

@@ -7,7 +7,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbmem.capture.hooks.function_calls import FunctionCalls
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.runtime.interrupts import hold_signals
 from nbmem.frontends.notebook.display import (
@@ -27,6 +26,7 @@ from nbmem.frontends.notebook.trace_history import TraceHistory
 if TYPE_CHECKING:
     from nbmem.api.rank_recording import RankFolder
     from nbmem.api.tracing import Trace
+    from nbmem.capture.hooks.function_calls import FunctionCalls
     from nbmem.core.freed_memory import Freed
     from nbmem.frontends.notebook.options import CellOptions
     from nbmem.frontends.notebook.sidebar.output import CellOutput
@@ -138,6 +138,7 @@ class Tracer:
             if options.gpu is not None:
                 self.use_card(options.gpu)
             from nbmem.api import tracing
+            from nbmem.capture.hooks.function_calls import FunctionCalls
 
             trace = tracing.trace(
                 title,
