@@ -231,6 +231,15 @@ def test_what_fails_behind_a_function_is_told_of_the_failure(shell, session):
     assert trace.report().ooms
 
 
+def test_an_error_that_is_caught_behind_a_function_is_explained(shell, session):
+    shell.run_cell("def more(): return torch.ones(1 << 40, device='cuda')")
+    caught = "try: more()\nexcept torch.OutOfMemoryError: pass"
+    session(f"%%memtrace\ntrain(model, 6)\n{caught}")
+    trace = loaded_tracer(shell).last
+    assert ledger_before_return(CardLedger(trace.session)) is not None
+    assert len(trace.report().ooms) == 1
+
+
 def test_an_interrupt_behind_a_function_ends_the_cell(shell, monkeypatch):
     shell.user_ns["ran_on"] = False
 
