@@ -11,7 +11,7 @@ from nbmem.core.session.categories import Category
 from nbmem.report.analysis import build_report
 from nbmem.views.explorer import MIME, explorer_output
 from nbmem.views.explorer.output import unpacked
-from nbmem.views.explorer.size_limit import MAX_CHARACTERS, saved_output, thinned
+from nbmem.views.explorer.size_limit import LIVES, MAX_CHARACTERS, saved_output, thinned
 from nbmem.views.mime_bundle import SAVED, mimebundle
 from tests.recorded_runs import load, session_of
 from tests.views import sample_reports as sample
@@ -82,6 +82,19 @@ def test_the_map_of_the_pool_is_the_same_at_every_moment_that_is_kept(report):
 
 def test_what_is_small_enough_is_kept_whole():
     assert saved_output(sample.cnn()) == explorer_output(sample.cnn())
+
+
+def test_a_short_curve_with_many_tensors_lists_fewer_of_them():
+    torch = pytest.importorskip("torch")
+    with virtual.activated("L4"):
+        kept = [torch.empty(256 + n, device="cuda") for n in range(1000)]
+        with nbmem.trace("one more") as trace:
+            kept.append(torch.empty(256, device="cuda"))
+        report = trace.report()
+    for bins in (6, 25):
+        fewer = thinned(report, bins)
+        assert len(fewer.timeline.event) == len(report.timeline.event)
+        assert len(fewer.details.lives) == LIVES * bins < len(report.details.lives)
 
 
 PROGRAM = """

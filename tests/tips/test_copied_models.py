@@ -82,6 +82,12 @@ SILENT = {
     + STEPS.format(goal="pass"),
     "a twin that is called": "model = net()\nholder.twin = copy.deepcopy(model)"
     + STEPS.format(goal="holder.twin(batch())"),
+    "a model whose layers are called one by one": """
+model, other = Adapted(), Adapted().requires_grad_()
+for _ in range(2):
+    model(batch()).square().mean().backward()
+    (other.base(batch()) + other.own(batch())).square().mean().backward()
+""",
     "parts that take turns": "holder.first, holder.rest = net(), net(4096, 2)\n"
     "with torch.no_grad():\n    for _ in range(6):\n        holder.rest(holder.first(batch()))",
 }

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from nbmem.capture.graphs.compiled_regions import NODE, Region, StorageOrigin, region_of
@@ -128,6 +129,7 @@ class GraphWalk:
         self._calls = calls
         self._after: dict[int, ModulePath | None] = {}
         self._regions: dict[int, Region | None] = {}
+        self._names: dict[int, tuple[ModulePath | None, bool]] = {}
         self.roots = edges_of(outputs)
         self.nodes = self.graphs.reachable_nodes(self.roots, MAX_NODES)
         self.named: list[tuple[Any, int, ObservedStorage, Any]] = []
@@ -212,7 +214,7 @@ class GraphWalk:
 
     def operator(self, node: Any) -> str:
         """Return the operator that a node is the backward of: `log_softmax`."""
-        return _HUMP.sub("_", _BACKWARD.sub("", node.name())).lower()
+        return _operator_of(node.name())
 
     def result_of(self, node: Any, index: int = 0) -> ModulePath:
         """Return the module path of a node's result, or else its operator."""
@@ -229,6 +231,11 @@ class GraphWalk:
         The path includes the operator, unless the module is made for it. A node that the module
         does not run follows it.
         """
+        if id(node) not in self._names:
+            self._names[id(node)] = self._name_module(node)
+        return self._names[id(node)]
+
+    def _name_module(self, node: Any) -> tuple[ModulePath | None, bool]:
         operator = f" ({self.operator(node)})"
         own = self.own_module(node)
         if own is not None:
@@ -373,6 +380,11 @@ def _card(walk: GraphWalk, node: Any) -> int | None:
     """Return the GPU of a node's saved tensors; None if they are on none."""
     places = (observe(one, Category.ACTIVATIONS, "", form=False) for one in walk.saved_by(node))
     return next((seen.device for seen in places if seen is not None), None)
+
+
+@lru_cache(maxsize=1_000)
+def _operator_of(name: str) -> str:
+    return _HUMP.sub("_", _BACKWARD.sub("", name)).lower()
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:

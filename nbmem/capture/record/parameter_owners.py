@@ -44,6 +44,7 @@ class ParameterOwners:
         self.optimizers: dict[int, TrackedObject] = {}
         self.parameters: dict[int, Parameter] = {}
         self.trees: dict[int, tuple[TrackedObject, ModuleTree]] = {}
+        self._containers: dict[int, TrackedObject] = {}  # those that contain other modules
         self._locals = LocalNames()
         self._paths = NotebookPaths()
         self._searched_modules = SearchedModules()
@@ -112,7 +113,9 @@ class ParameterOwners:
     def place_of_module(self, module: Any) -> ModulePath | None:
         """Return the place of a module in the tree with the best name."""
         trees = [*self.trees.values()]
-        trees += [(one, one.tree) for one in self.modules.values() if one.tree is not None]
+        own = self.modules.get(id(module))
+        around = *self._containers.values(), *(() if own is None else (own,))
+        trees += [(one, one.tree) for one in around if one.tree is not None]
         places = (
             (known, tree.paths[id(module)])
             for known, tree in trees
@@ -220,7 +223,7 @@ class ParameterOwners:
     def learn_module(self, known: TrackedObject, module: Any, tree: ModuleTree) -> None:
         """Register where a module lies, its known parts and its parameters."""
         self._learn_places(known, module, tree)
-        known.tree = tree
+        self._set_tree(known, tree)
         if known.learned is not tree:
             known.learned = tree
             for parameter in tree.parameters_once():
@@ -244,9 +247,14 @@ class ParameterOwners:
         self._learn_places(known, module, tree)
         self.trees[id(module)] = known, tree
         if known.tree is not tree:
-            known.tree = tree
+            self._set_tree(known, tree)
             for key in _in_both(self.parameters, tree.places):
                 self._register_parameter(known, tree, self.parameters[key].ref())
+
+    def _set_tree(self, known: TrackedObject, tree: ModuleTree) -> None:
+        known.tree = tree
+        if len(tree) > 1:
+            self._containers[id(known)] = known
 
     def _register_parameter(self, known: TrackedObject, tree: ModuleTree, parameter: Any) -> None:
         """Register a parameter's place in a module tree, if it is there."""

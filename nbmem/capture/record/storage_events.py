@@ -258,7 +258,7 @@ def _layout(lifetimes: _Lifetimes, there: Mask) -> Layout:
     none, code = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
     blocks = rows[lifetimes.addr[rows] < CACHED]
     free = rows[lifetimes.addr[rows] >= CACHED]
-    state = [BlockState.ALLOCATED] * len(blocks) + [BlockState.INACTIVE] * len(free)
+    state = np.repeat([BlockState.ALLOCATED, BlockState.INACTIVE], [len(blocks), len(free)])
     return Layout(
         segments=Segments(
             addr=lifetimes.addr[rows],
@@ -272,7 +272,7 @@ def _layout(lifetimes: _Lifetimes, there: Mask) -> Layout:
             addr=lifetimes.addr[rows],
             size=lifetimes.size[rows],
             requested=lifetimes.size[rows],
-            state=np.array(state, np.uint8),
+            state=state.astype(np.uint8),
             stack=none - 1,
         ),
     )

@@ -325,9 +325,9 @@ class TensorLabelLog:
         for module, known in live_objects(self.owners.modules):  # last: the most specific names
             if known.inside is not None and _is_covered_by(module, known.inside[0]):
                 continue
-            yield from self._add_in_steps(
-                sample, iter(weights_and_buffers(module, known.tree)), known
-            )
+            if self.rows.count < 2 * MAX_ROWS:  # whole: the start's list is the end's as well
+                self._extend(sample, weights_and_buffers(module, known.tree), known)
+            yield
         self.gradients(sample, loop, {}, at_end=True)
 
     def _add_in_steps(

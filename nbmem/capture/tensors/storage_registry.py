@@ -348,9 +348,9 @@ class StorageRegistry:
     def close(self) -> None:
         """Release every weak reference; the columns stay."""
         with self._lock:
-            for row in self._at.values():
+            for row in [r for r in self._at.values() if not self._lent[r] or r in self._more]:
                 self._release_row(row)
-            for kept in (self._at, self._rows_to_check, self._guards, self.trees):
+            for kept in (self._at, self._rows, self._rows_to_check, self._guards, self.trees):
                 kept.clear()
             for some in (self._sorted, self._unguarded, self._of_trees):
                 some.clear()

@@ -34,9 +34,11 @@ MAX_CONSTANTS = 64
 """Values that are visited for the constants of one weight."""
 
 
-def trained_weights(tree: ModuleTree) -> tuple[bool, ...]:
-    """Return which of a tree's parameters require a gradient."""
-    return tuple(_is_trained(place.ref()) for place in tree.places.values())
+def trained_weights(tree: ModuleTree) -> bytes:
+    """Return which of a tree's parameters require a gradient, a byte each."""
+    torch: Any = loaded_torch()
+    found = tree.parameters_once()
+    return bytes(map(torch.Tensor.requires_grad.__get__ if tree.is_plain else _is_trained, found))
 
 
 def _is_trained(parameter: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nbmem.core.session.events import Columns, Events, Layout, Stack
-from nbmem.core.session.tensor_names import SENTENCE, printable_text
+from nbmem.core.session.tensor_names import SENTENCE, printable_text, printable_texts
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Codes, Ints
@@ -351,7 +351,7 @@ class Session:
     def __post_init__(self) -> None:
         # The only sanitization of texts chosen by programs and other users. Views read them from
         # here.
-        texts = {"names": tuple(map(printable_text, self.names)), "name": printable_text(self.name)}
+        texts = {"names": printable_texts(self.names), "name": printable_text(self.name)}
         texts["notes"] = tuple(printable_text(note, SENTENCE) for note in self.notes)
         error = None if self.error is None else printable_text(self.error, SENTENCE)
         source = self.source and replace(

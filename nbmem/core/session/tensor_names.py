@@ -6,7 +6,7 @@ Capture code writes these names, and code that reads a recording parses them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 SAVED_BY, SAVED_AFTER = "saved by ", "saved after "
@@ -83,6 +83,13 @@ def printable_text(text: str, most: int = NAME) -> str:
     if len(text) <= most and len(clean) <= most:
         return clean
     return f"{clean[: most - _TAIL]}... ({len(text):,} characters)"
+
+
+def printable_texts(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return texts in a form that every view can display; most are returned as they are."""
+    if max(map(len, texts), default=0) <= NAME and "".join(texts).isprintable():
+        return tuple(texts)
+    return tuple(map(printable_text, texts))
 
 
 def quoted(text: object, most: int = 100) -> str:

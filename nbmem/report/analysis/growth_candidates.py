@@ -119,7 +119,8 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     rows = card_ledger.live(until)
     rows = rows[~np.isin(category[rows], _NO_GROWTH) & (a.addr[rows] < BEYOND)]
     groups = _Groups(card_ledger)
-    to_the_end = {int(a.addr[row]): int(row) for row in rows[a.freed[rows] >= card_ledger.events]}
+    last = rows[a.freed[rows] >= card_ledger.events]
+    to_the_end = dict(zip(a.addr[last].tolist(), last.tolist(), strict=True))
     known: set[int] = set()
     for held in card_ledger.storages:
         row = to_the_end.get(held.addr)
@@ -146,7 +147,8 @@ class _Groups:
 
     def __init__(self, card_ledger: CardLedger) -> None:
         self._card_ledger = card_ledger
-        self._allocated = np.sort(card_ledger.allocations.allocated_at)
+        a = card_ledger.allocations
+        self._allocated_before = np.searchsorted(np.sort(a.allocated_at), a.freed)
         self._found: dict[_Key, dict[int, str]] = defaultdict(dict)
 
     def add_held(self, row: int, held: HeldStorage) -> None:
@@ -185,9 +187,8 @@ class _Groups:
 
         They were allocated at the same place, and no allocation lies between their frees.
         """
-        a = self._card_ledger.allocations
-        allocated_before = np.searchsorted(self._allocated, a.freed[row])
-        return f"{allocated_before} {self._phase(row)} {a.stack[row]}"
+        stack = self._card_ledger.allocations.stack[row]
+        return f"{self._allocated_before[row]} {self._phase(row)} {stack}"
 
     def _phase(self, row: int) -> str:
         phase = int(self._card_ledger.born_in[row])

@@ -95,9 +95,10 @@ def chosen_rows(card_ledger: CardLedger, peak: int, most: int = LIVES) -> Ints:
     moments = [(peak, AT_PEAK), (card_ledger.events, AT_END)]
     spread = np.linspace(0, card_ledger.events, SPREAD, dtype=np.int64)
     moments += [(position, AT_MOMENT) for position in spread.tolist()]
+    by_size = np.argsort(-a.requested, kind="stable")
+    allocated_at, freed = a.allocated_at[by_size], a.freed[by_size]
     for position, count in moments:
-        rows = card_ledger.live(position)
-        largest = rows[np.argsort(-a.requested[rows], kind="stable")][:count]
+        largest = by_size[(allocated_at < position) & (freed >= position)][:count]
         wanted.update(dict.fromkeys(largest.tolist()))
     area = a.requested.astype(np.float64) * (
         np.minimum(a.freed, card_ledger.events) - a.allocated_at

@@ -45,8 +45,8 @@ def autocast_copies(  # noqa: PLR0913 - the facts known at that point
     """
     calls = session.facts.get("calls") or []
     dtypes = {call["autocast"] for call in calls if call["autocast"] and not call["grad"]}
-    weights = _weights(session, device)
-    if len(dtypes) != 1 or not weights:
+    weights = _weights(session, device) if len(dtypes) == 1 else {}
+    if not weights:
         return {}
     dtype = str(dtypes.pop())
     candidates = unseen & phases.named(born_in, "inference")

@@ -72,7 +72,7 @@ class PhaseMap:
 
         NOWHERE has none.
         """
-        named = np.isin(self.names[np.maximum(phases, 0)], names)
+        named = np.isin(self.names, names)[np.maximum(phases, 0)]
         inside: Mask = named & (phases != NOWHERE)
         return inside
 

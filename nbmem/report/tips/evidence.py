@@ -120,6 +120,11 @@ class Evidence:
         """Shape and type of each weight seen, by its name in the notebook."""
         return weight_forms(self.trace.storage_labels, self.session.names)
 
+    @cached_property
+    def sorted_weights(self) -> list[str]:
+        """The names of all weights seen, sorted."""
+        return sorted(self.weight_forms)
+
     # --- is memory short?
 
     @cached_property

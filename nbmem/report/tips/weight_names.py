@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ OWNED = (Category.WEIGHTS, Category.BUFFERS, Category.OPTIMIZER_STATE)
 _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|_fsdp_wrapped_module\.)+")
 """What DataParallel, torch.compile and FSDP put before the names of weights."""
 _KEY = re.compile(r"\['([^']*)'\](?: of \S+\(\))?$")
-_NAMED = re.compile(r"^(.*?) (\([\d, ]*\) \w+)$")
+_FORM = re.compile(r"\([\d, ]*\) \w+")
 
 
 class WeightNames:
@@ -38,7 +39,11 @@ class WeightNames:
 
     def __init__(self, weights: Mapping[str, str]) -> None:
         self.forms = frozenset(weights.values())
-        self._reversed = sorted(f"{form}\n{name[::-1]}" for name, form in weights.items())
+        self._weights = weights
+
+    @cached_property
+    def _reversed(self) -> list[str]:
+        return sorted(f"{form}\n{name[::-1]}" for name, form in self._weights.items())
 
     def match(self, key: str, form: str, prefix: str = "") -> bool:
         """Return whether a weight of this form has a name that ends in a key.
@@ -74,8 +79,16 @@ def weight_forms(labels: StorageLabels, texts: Sequence[str]) -> dict[str, str]:
 
 def split_name(name: str) -> tuple[str, str] | None:
     """Split a tensor's name from its shape and type; None where it has none."""
-    match = _NAMED.match(name.removesuffix(VIEW))
-    return None if match is None else (match[1], match[2])
+    whole = name.removesuffix(VIEW)
+    at = whole.rfind(" (")
+    form = whole[at + 1 :]
+    return (whole[:at], form) if at >= 0 and _is_form(form) else None
+
+
+@lru_cache(maxsize=1_000)
+def _is_form(text: str) -> bool:
+    """Return whether a text is a shape and a type; a model's tensors have few of them."""
+    return _FORM.fullmatch(text) is not None
 
 
 def last_key(path: str) -> str | None:

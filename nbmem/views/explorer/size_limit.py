@@ -7,7 +7,8 @@ moment of every phase. Their figures are exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 14_500
 """Characters of a report's data in a notebook; fewer if the text is long."""
 BINS = (200, 140, 100, 70, 50, 35, 25, 12, 6)
-"""Numbers of timeline intervals, each tried if the one before is too large."""
+"""Numbers of timeline intervals; the first whose output is small enough is used."""
 MAX_CODE = 120
 """Lines of recorded code up to which a notebook contains all of it."""
 LIVES = 3
@@ -44,18 +45,27 @@ def saved_output(
         most: Limit on its characters; output with the fewest moments may exceed it.
     """
     output = explorer_output(report, cells)
-    for bins in BINS:
-        if len(output["data"]) + len(output["times"]) <= most:
-            break
-        output = explorer_output(thinned(report, bins), cells)
-    return output
+    if _size(output) <= most:
+        return output
+    found: dict[int, dict[str, Any]] = {}
+
+    def is_small(bins: int) -> bool:
+        found[bins] = explorer_output(thinned(report, bins), cells)
+        return _size(found[bins]) <= most
+
+    at = bisect_left(BINS[:-1], 1, key=is_small)
+    return found.get(BINS[at]) or explorer_output(thinned(report, BINS[at]), cells)
+
+
+def _size(output: Mapping[str, Any]) -> int:
+    return len(output["data"]) + len(output["times"])
 
 
 def thinned(report: Report, bins: int) -> Report:
     """Return a report with fewer moments and fewer single allocations.
 
     Args:
-        report: The report; short curves stay unchanged.
+        report: The report; short curves keep all moments.
         bins: Intervals of the timeline that retain their extremes.
     """
     if report.lines is not None:
@@ -63,7 +73,7 @@ def thinned(report: Report, bins: int) -> Report:
     moments, details = report.timeline, report.details
     rows = _rows(report, bins)
     if len(rows) >= len(moments.event):
-        return report
+        rows = np.arange(len(moments.event))
     return replace(
         report,
         timeline=replace(

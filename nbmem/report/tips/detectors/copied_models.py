@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import takewhile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
     from nbmem.report.tips.evidence import Evidence
 
+_SEPARATOR = re.compile(r"[.\[]")
 ALIKE = 0.9
 """Part of the model's weights that a copy has at least."""
 
@@ -113,10 +115,11 @@ def _frozen_twice(e: Evidence) -> Iterator[Copy]:
 
     They are called without gradients only, and have weights of the same names and shapes.
     """
-    with_grad = {call["module"] for call in e.calls if call["grad"]}
-    for model, names in _trained(e).items():
+    with_grad = {call["module"] for call in e.calls if call["grad"] and call["module"]}
+    without_grad = _called(e) - {around for name in with_grad for around in _with_outer(name)}
+    for model, names in _trained(e).items() if without_grad else ():
         theirs = _weights_of(e, model)
-        for place in _called(e) - with_grad - {model}:
+        for place in without_grad - {model}:
             matched = _weights_of(e, place)
             frozen = {p for p, form in theirs.items() if p not in names and matched.get(p) == form}
             held = [h for h in e.held if h.holders[0].path.removeprefix(f"{place}.") in frozen]
@@ -191,7 +194,7 @@ def built_again(e: Evidence) -> tuple[str, str, Ints]:
 def _weights_of(e: Evidence, module: str) -> dict[str, str]:
     """Return the shape and type of a module's weights, by their path in it."""
     start = f"{module}."
-    names = sorted(e.weight_forms)  # those of other modules cost no call each
+    names = e.sorted_weights  # those of other modules cost no call each
     own = takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :])
     return {name.removeprefix(start): e.weight_forms[name].removesuffix(VIEW) for name in own}
 
@@ -202,9 +205,10 @@ def _trained(e: Evidence) -> dict[str, set[str]]:
     names = np.unique(seen.name[seen.category == Category.GRADIENTS]).tolist()
     parts = [split_name(e.session.names[index]) for index in names]
     found: dict[str, set[str]] = {}
+    called = _called(e)
     for part in filter(None, parts):
         path = part[0].removesuffix(".grad")
-        for module in _called(e):
+        for module in called.intersection(_with_outer(path)):
             if path.startswith(f"{module}."):
                 found.setdefault(module, set()).add(path.removeprefix(f"{module}."))
     return found
@@ -212,6 +216,12 @@ def _trained(e: Evidence) -> dict[str, set[str]]:
 
 def _called(e: Evidence) -> set[str]:
     return {m["name"] for m in e.modules if m.get("called")}
+
+
+def _with_outer(path: str) -> Iterator[str]:
+    """Yield a path and those that it begins with: `net`, `net.blocks` of `net.blocks[0]`."""
+    yield from (path[: cut.start()] for cut in _SEPARATOR.finditer(path))
+    yield path
 
 
 def _rests(path: str) -> Iterator[str]:
