@@ -86,7 +86,7 @@ def printable_text(text: str, most: int = NAME) -> str:
 
 
 def printable_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return texts in a form that every view can display; most are returned as they are."""
+    """Return texts in a form that every view can display."""
     if max(map(len, texts), default=0) <= NAME and "".join(texts).isprintable():
         return tuple(texts)
     return tuple(map(printable_text, texts))

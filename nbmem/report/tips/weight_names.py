@@ -87,7 +87,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1_000)
 def _is_form(text: str) -> bool:
-    """Return whether a text is a shape and a type; a model's tensors have few of them."""
+    """Return whether a text is a shape and a type."""
     return _FORM.fullmatch(text) is not None
 
 

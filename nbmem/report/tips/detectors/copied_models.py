@@ -219,7 +219,7 @@ def _called(e: Evidence) -> set[str]:
 
 
 def _with_outer(path: str) -> Iterator[str]:
-    """Yield a path and those that it begins with: `net`, `net.blocks` of `net.blocks[0]`."""
+    """Yield a path and its outer parts: `net`, `net.blocks`, `net.blocks[0]`."""
     yield from (path[: cut.start()] for cut in _SEPARATOR.finditer(path))
     yield path
 

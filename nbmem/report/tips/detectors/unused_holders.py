@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from nbmem.core.session.categories import Category
+from nbmem.core.session.events import NOT_KNOWN
+from nbmem.core.session.session import Calls
 from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import saver_of, without_shape
+from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.allocation_lines import allocation_lines
 from nbmem.report.analysis.before_return import out_of_reach
 from nbmem.report.analysis.growth_candidates import variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
+from nbmem.report.ledger.observations import rows_at
 from nbmem.report.tips.detectors.unread_variables import unread_at_peak
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ _OF_TRAINING = (
 _NEVER = 1 << 62
 LATE = 0.9
 """Part of the recording behind which a use shows that more may follow."""
+ANOTHER = 0.5
+"""Part of the weights' bytes from which new weights are another model's."""
 MUCH = 0.25
 """Part of the peak from which unused memory is looked at."""
 OF_VARIABLE = 2
@@ -56,8 +62,10 @@ class UnusedHolder(NamedTuple):
     """The holder of unused memory.
 
     Attributes:
-        kind: `variable`, `line`, `graph`, or `second graph`, which is that of a backward.
-        text: The variable with its container, or the line's function.
+        kind: `variable`, `line`, `graph`, `second graph`, which is that of a backward, `model`, for
+            one that lives on while another one is loaded, or `results`, for those of a module's
+            call without a graph.
+        text: The variable with its container, the line's function, or the module.
         function: The function that has the variable, or the line's file.
         usual: Whether most programs keep it as long: a module's result, the temporaries of a
             function.
@@ -85,7 +93,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     found: dict[UnusedHolder, list[int]] = defaultdict(list)
     last: dict[_Kind, UnusedHolder] = {}
     known: dict[tuple[object, ...], UnusedHolder | None] = {}
-    read = _read_graphs(e)
+    read, replaced = _read_graphs(e), _is_of_replaced_model(e, unused)
     for at in np.flatnonzero(_counts(e, unused))[::-1].tolist():
         row, back = int(unused.rows[at]), bool(unused.in_backward[at])
         line = lines.get(row)
@@ -95,6 +103,10 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
         holder = known[alike]
         if holder is None and _is_of_second_graph(e, row, int(unused.since[at])):
             holder = _SECOND_GRAPH
+        if holder is None:
+            holder = _returned_by(e, row)
+        if replaced[at] and (place := variable_of(ledger, row)) is not None:
+            holder = UnusedHolder("model", place.variable)
         if holder is not None and line is not None:
             kind = line.lines[0].frame, int(a.requested[row])
             holder = last.setdefault(kind, holder)
@@ -107,6 +119,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     own = {
         holder: _of_variable(e, unused, indices) if holder.usual else indices
         for holder, indices in found.items()
+        if holder.kind != "results" or _count_at_peak(e, unused.rows[indices]) > OF_VARIABLE
     }
     left = {holder: _in_vain(e, unused, indices) for holder, indices in own.items()}
     return {
@@ -114,6 +127,11 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
         for holder, indices in left.items()
         if indices
     }
+
+
+def _count_at_peak(e: Evidence, rows: Ints) -> int:
+    a, top = e.card_ledger.allocations, e.report.peak.at.event
+    return int(np.count_nonzero((a.allocated_at[rows] < top) & (a.freed[rows] >= top)))
 
 
 def _of_variable(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
@@ -161,7 +179,26 @@ def _counts(e: Evidence, unused: Unused) -> Mask:
     steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
     of_step = never | (unused.since > min(steps, default=_NEVER))
     found: Mask = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
+    of_step |= _is_of_replaced_model(e, unused)
     return found & (of_step | ~np.isin(category, _OF_MODELS))
+
+
+def _is_of_replaced_model(e: Evidence, unused: Unused) -> Mask:
+    """Return a mask of the weights that live on while another model is loaded.
+
+    Behind their last use weights are made of half the bytes that the models had then, or more.
+    """
+    ledger, a = e.card_ledger, e.card_ledger.allocations
+    weights = np.flatnonzero(np.isin(ledger.category, _OF_MODELS))
+    made, lost = (
+        np.append(0, np.bincount(at[weights] + 1, a.block[weights], ledger.events + 2)).cumsum()
+        for at in (a.allocated_at, np.minimum(a.freed, ledger.events))
+    )
+    since, freed = unused.since, np.minimum(a.freed[unused.rows], ledger.events)
+    there = made[since + 1] - lost[since + 1]
+    found: Mask = made[freed + 1] - made[since + 1] >= ANOTHER * there
+    found &= (since > a.allocated_at[unused.rows]) & (a.freed[unused.rows] < ledger.events)
+    return found & np.isin(ledger.category[unused.rows], _OF_MODELS)
 
 
 def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
@@ -202,7 +239,7 @@ def _holder(
     if place is not None and place.path.isidentifier() and _is_result(e, row):
         return _assigned(e, line)
     if place is not None:  # rules of their own tell of graphs that variables keep
-        return None if place.by_graph else _named(place)
+        return None if place.by_graph else _named(_lasting(e, row, place))
     category = e.card_ledger.category[row]
     if category == Category.ACTIVATIONS and _pass_of(e, row) not in read:
         saved = saver_of(without_shape(e.card_ledger.name(row) or "")) is not None
@@ -213,6 +250,60 @@ def _holder(
         frame = line.lines[0].frame
         return UnusedHolder("line", frame.function, frame.file)
     return None  # a call's arguments live as long as the call
+
+
+def _returned_by(e: Evidence, row: int) -> UnusedHolder | None:
+    """Return the module whose call returned a tensor without a graph, or None.
+
+    It was made in the call and freed behind it.
+    """
+    calls, a = e.once(_calls_in_order), e.card_ledger.allocations
+    if e.card_ledger.category[row] != Category.TEMPORARIES:
+        return None
+    at = int(np.searchsorted(calls.first, a.allocated_at[row], side="right")) - 1
+    if at < 0 or not calls.first[at] <= a.allocated_at[row] < calls.last[at] < a.freed[row]:
+        return None
+    name = e.session.names[int(calls.name[at])]
+    return None if name.endswith("()") else UnusedHolder("results", name)
+
+
+def _calls_in_order(e: Evidence) -> Calls:
+    """Return the calls whose begin is known, by their begin."""
+    calls = Calls.empty() if e.trace.calls is None else e.trace.calls
+    known = np.flatnonzero(calls.first != NOT_KNOWN)
+    return calls[known[np.argsort(calls.first[known], kind="stable")]]
+
+
+def _lasting(e: Evidence, row: int, place: VariablePath) -> VariablePath:
+    """Return the list that has a tensor which a loop's variable had first.
+
+    More tensors live under the variable's name than a variable has.
+    """
+    ledger = e.card_ledger
+    if _count_at_peak(e, np.flatnonzero(ledger.names == ledger.names[row])) <= OF_VARIABLE:
+        return place
+    return e.once(_later_places).get(place, place)
+
+
+def _later_places(e: Evidence) -> dict[VariablePath, VariablePath]:
+    """Return where tensors were seen at last, by their places before."""
+    seen, texts = e.trace.storage_labels, e.session.names
+    named = np.flatnonzero(seen.category == Category.USER_TENSORS)
+    rows = rows_at(
+        e.card_ledger.allocations, seen.addr[named], seen.position[named], e.card_ledger.events
+    )
+    names: dict[int, dict[int, int]] = defaultdict(dict)  # of each tensor, when it was seen last
+    for row, label in zip(rows.tolist(), named.tolist(), strict=True):
+        if row >= 0:
+            names[row][int(seen.name[label])] = int(seen.position[label])
+    found: dict[VariablePath, VariablePath] = {}
+    for when in names.values():
+        last = max(when, key=lambda name: when[name])
+        place = parse_path(without_shape(texts[last]))
+        for name, position in when.items():
+            if position < when[last]:
+                found[parse_path(without_shape(texts[name]))] = place
+    return found
 
 
 def _named(place: VariablePath) -> UnusedHolder:

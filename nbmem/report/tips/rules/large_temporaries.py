@@ -60,6 +60,8 @@ _SQUARED_DIFFERENCE = re.compile(
 )
 
 _REPEATED = re.compile(r"\.(?:repeat|repeat_interleave|tile)\(|\brepeat_interleave\(")
+_SQUARE_SVD = re.compile(r"\blinalg\.svd\((?!.*\bfull_matrices=False)")
+_DIAGONAL = re.compile(r"@ *[\w.]+\.diag\(\)|\btorch\.diag(?:_embed|flat)?\(")
 _ONE_HOT = re.compile(r"\bone_hot\(")
 _WRITTEN_OUT = re.compile(
     "|".join(one.pattern for one in (_SQUARED_DIFFERENCE, _REPEATED, _ONE_HOT))
@@ -67,6 +69,8 @@ _WRITTEN_OUT = re.compile(
 _CURES = {
     _SQUARED_DIFFERENCE: "`torch.cdist(x, y)` makes only the distances",
     _ONE_HOT: "class numbers do (`x.gather(1, target[:, None])`, or `cross_entropy`)",
+    _SQUARE_SVD: "`full_matrices=False` makes no more vectors than there are singular values",
+    _DIAGONAL: "multiply by the vector (`x * v`), which makes no square matrix",
     _REPEATED: "`x.expand(...)` and broadcasting (`x[:, None] + y[None]`) write no copies",
 }
 NEVER = 1 << 62

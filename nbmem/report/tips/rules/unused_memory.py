@@ -2,12 +2,12 @@
 
 What it sees
     Tensors that variables, lists or attributes keep although no operator reads or writes them any
-    more: a batch during its backward, the list that was joined, a copy of a model. And what a
-    graph saved for no backward, also the one that `create_graph=True` makes. Only a virtual card
-    knows what operators use. It speaks if the peak is a tenth lower without them and that is 1% of
-    the card, and if no other tip saves nearly as much; of a module's result and a function's
-    temporaries if it is a quarter lower. What lives at the end of a notebook's cell is left alone:
-    the next cell may use it.
+    more: a batch during its backward, the list that was joined, a copy of a model, a model while
+    the next one is loaded. And what a graph saved for no backward, also the one that
+    `create_graph=True` makes. Only a virtual card knows what operators use. It speaks if the peak
+    is a tenth lower without them and that is 1% of the card, and if no other tip saves nearly as
+    much; of a module's result and a function's temporaries if it is a quarter lower. What lives at
+    the end of a notebook's cell is left alone: the next cell may use it.
 What it costs
     Their bytes, beside what the program computes meanwhile.
 Do instead
@@ -83,6 +83,24 @@ def _finding(e: Evidence, gain: int, holder: UnusedHolder, rows: Ints, since: In
             f"about {fmt(gain)} less at the peak without it",
             evidence=f"It keeps {fmt(size)} at the peak that {unused}.",
             saves=estimated(gain - gain // SPREAD, gain + gain // SPREAD),
+        )
+    if holder.kind == "model":
+        known = [variable_of(e.card_ledger, row) for row in rows[at_peak].tolist()]
+        model = common_place(place.path for place in known if place is not None)
+        return RULE.finding(
+            title=f"`{model or holder.text}` lives on while another model is loaded: release it "
+            f"before, with what refers to it: {fmt(gain)} less at the peak",
+            evidence=f"It holds {fmt(size)} at the peak that {unused}.",
+            saves=simulated(gain),
+        )
+    if holder.kind == "results":
+        count = int(at_peak.sum())
+        return RULE.finding(
+            title=f"No operator uses {count} tensors that `{holder.text}` returns: "
+            f"{fmt(gain)} less at the peak without them (`output_hidden_states=False`)",
+            evidence=f"Its result keeps {fmt(size)} at the peak that {unused}. A hook on the "
+            "layers that are wanted keeps only these.",
+            saves=estimated(gain - size // count, gain),  # the last layer's lives while it is used
         )
     if holder.kind == "line":
         line = allocation_lines(e.card_ledger)[int(rows[np.argmax(a.block[rows])])].lines[0]
