@@ -50,16 +50,17 @@ def device(request):
         yield "cuda"
 
 
-IDLE = {"cpu": 155, "cuda": 400}
+IDLE = {"cpu": 62, "cuda": 255}
 """Calls for each idle module of two parameters in a traced cell, its report included: 1,300 once.
-On the CPU they are 127, and 151 once the compiler has loaded FSDP: modules may be wrapped then.
+On the CPU they are 31, and 55 once the compiler has loaded FSDP: modules may be wrapped then.
 On a virtual card most of them are the card's, which writes a block of each into its snapshots."""
 
 
 def test_modules_that_merely_exist_cost_little(device, monkeypatch):
     monkeypatch.setattr("nbmem.capture.record.recorder.matters", lambda *_: False)
     # How often the report is thinned until a notebook may keep it depends on the times in it.
-    monkeypatch.setattr("nbmem.views.explorer.size_limit.BINS", ())
+    monkeypatch.setattr("nbmem.views.mime_bundle.MAX_CHARACTERS", 1 << 30)
+    monkeypatch.setattr("nbmem.views.mime_bundle.SAVED", 1 << 30)
 
     def beside(count):
         idle = nn.ModuleList(nn.Linear(2, 2, device=device) for _ in range(count))
