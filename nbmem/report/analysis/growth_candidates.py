@@ -122,12 +122,14 @@ def candidates_at(card_ledger: CardLedger, until: int) -> list[Candidate]:
     last = rows[a.freed[rows] >= card_ledger.events]
     to_the_end = dict(zip(a.addr[last].tolist(), last.tolist(), strict=True))
     known: set[int] = set()
+    standing = np.isin(category, list(_STANDING))
     for held in card_ledger.storages:
         row = to_the_end.get(held.addr)
         if row is not None:
             known.add(row)
-            groups.add_held(row, held)
-    for row in rows[~np.isin(category[rows], list(_STANDING))].tolist():
+            if not (standing[row] and a.allocated_at[row] < 0):  # no loop here has made those
+                groups.add_held(row, held)
+    for row in rows[~standing[rows]].tolist():
         if row not in known:
             groups.add_named(row)
     return groups.candidates()
