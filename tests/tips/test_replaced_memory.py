@@ -40,6 +40,18 @@ def generate():
 
 generate()
 """
+LAYERS = """
+@torch.no_grad()
+def build(depth):
+    x, layers = torch.rand(64, 2048, device="cuda"), []
+    for _ in range(depth):
+        layers.append(nn.Linear(2048, 2048).cuda())
+        x = layers[-1](x)
+    return x.sum().item()
+
+build(40)
+build(40)
+"""
 KEPT = """
 net = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.Conv2d(64, 1, 3, padding=1)).cuda()
 optimizer = torch.optim.SGD(net.parameters())
@@ -104,8 +116,9 @@ def test_a_model_lives_on_while_the_next_one_is_loaded(report_of):
     assert unused(cured) == []
 
 
-def test_a_model_lives_beside_a_small_part_that_is_built_later(report_of):
-    assert unused(report_of(PARTS)) == []
+@pytest.mark.parametrize("program", [PARTS, LAYERS], ids=["a small part", "a layer at a time"])
+def test_a_model_lives_beside_parts_that_are_built_later(report_of, program):
+    assert unused(report_of(program)) == []
 
 
 def test_the_list_is_named_that_keeps_what_a_variable_had(report_of):

@@ -47,6 +47,8 @@ _OF_TRAINING = (
 _NEVER = 1 << 62
 LATE = 0.9
 """Part of the recording behind which a use shows that more may follow."""
+LARGEST = 1_000
+"""Weights of which it is asked whether another model is loaded meanwhile, the largest ones."""
 ANOTHER = 0.5
 """Part of the weights' bytes from which new weights are another model's."""
 MUCH = 0.25
@@ -94,7 +96,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     last: dict[_Kind, UnusedHolder] = {}
     known: dict[tuple[object, ...], UnusedHolder | None] = {}
     read, replaced = _read_graphs(e), _is_of_replaced_model(e, unused)
-    for at in np.flatnonzero(_counts(e, unused))[::-1].tolist():
+    for at in np.flatnonzero(_counts(e, unused, replaced))[::-1].tolist():
         row, back = int(unused.rows[at]), bool(unused.in_backward[at])
         line = lines.get(row)
         alike = ledger.names[row], ledger.category[row], ledger.born_in[row], line, back
@@ -165,7 +167,7 @@ def _is_of_name(e: Evidence, row: int) -> bool:
     return place is not None and place.path.isidentifier()
 
 
-def _counts(e: Evidence, unused: Unused) -> Mask:
+def _counts(e: Evidence, unused: Unused, replaced: Mask) -> Mask:
     """Return a mask of what is unused for good and serves no training."""
     ledger, a = e.card_ledger, e.card_ledger.allocations
     category = ledger.category[unused.rows]
@@ -179,26 +181,31 @@ def _counts(e: Evidence, unused: Unused) -> Mask:
     steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
     of_step = never | (unused.since > min(steps, default=_NEVER))
     found: Mask = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
-    of_step |= _is_of_replaced_model(e, unused)
-    return found & (of_step | ~np.isin(category, _OF_MODELS))
+    return found & (of_step | replaced | ~np.isin(category, _OF_MODELS))
 
 
 def _is_of_replaced_model(e: Evidence, unused: Unused) -> Mask:
     """Return a mask of the weights that live on while another model is loaded.
 
-    Behind their last use weights are made of half the bytes that the models had then, or more.
+    Behind their last use weights are made, half the bytes of those that live then or more, which
+    are used when these are freed.
     """
     ledger, a = e.card_ledger, e.card_ledger.allocations
-    weights = np.flatnonzero(np.isin(ledger.category, _OF_MODELS))
-    made, lost = (
-        np.append(0, np.bincount(at[weights] + 1, a.block[weights], ledger.events + 2)).cumsum()
-        for at in (a.allocated_at, np.minimum(a.freed, ledger.events))
-    )
-    since, freed = unused.since, np.minimum(a.freed[unused.rows], ledger.events)
-    there = made[since + 1] - lost[since + 1]
-    found: Mask = made[freed + 1] - made[since + 1] >= ANOTHER * there
-    found &= (since > a.allocated_at[unused.rows]) & (a.freed[unused.rows] < ledger.events)
-    return found & np.isin(ledger.category[unused.rows], _OF_MODELS)
+    of_model = np.isin(ledger.category, _OF_MODELS)
+    weights = np.flatnonzero(of_model)
+    made, last, block = a.allocated_at[weights], a.freed.copy(), a.block[weights]
+    last[unused.rows] = unused.since
+    found = of_model[unused.rows] & (a.freed[unused.rows] < ledger.events)
+    found &= unused.since > a.allocated_at[unused.rows]
+    candidates = np.flatnonzero(found)
+    order = np.argsort(-a.block[unused.rows[candidates]], kind="stable")
+    found[candidates[order[LARGEST:]]] = False
+    for at in candidates[order[:LARGEST]].tolist():
+        since, freed = unused.since[at], a.freed[unused.rows[at]]
+        there = block[(made <= since) & (a.freed[weights] > since)].sum()
+        later = block[(made > since) & (made < freed) & (last[weights] > freed)].sum()
+        found[at] = later >= ANOTHER * there
+    return found
 
 
 def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
