@@ -231,6 +231,30 @@ def test_the_next_cell_waits_for_the_look(kernel):
     assert "kept" in renewed["data"]["text/plain"]
 
 
+RUNS_OUT = """\
+%%memtrace
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512, device='cuda') for _ in range(99)])
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.zeros(1 << 21, 512, device='cuda')).sum().backward()"""
+
+
+def test_the_card_of_an_error_is_renewed_with_its_report(kernel):
+    """Before the names are known, no advice is given that an optimizer would make wrong."""
+    usual = "idle_tasks.WAIT_S, idle_tasks.FAILED_S"
+    kernel.run(f"from nbmem.frontends.notebook import idle_tasks\nusual = {usual}\n{usual} = 0, 0")
+    request = kernel.start(RUNS_OUT)
+    first = reports(kernel.until_idle(request))[-1]["text/plain"]
+    assert first.startswith("Ran out of memory: 4.00 GiB asked for")
+    assert "no optimizer" not in first
+    assert "The failure keeps" not in first
+    renewed = kernel.until(request, "update_display_data")["content"]["data"]["text/plain"]
+    assert renewed.startswith("Ran out of memory: 4.00 GiB asked for")
+    assert "The failure keeps 20.00 GiB alive" in renewed
+    kernel.run(f"{usual} = usual\n%nbmem free traceback\nmodel = None")
+    assert "The failure keeps 20.00 GiB alive" in reports(kernel.run(RUNS_OUT))[-1]["text/plain"]
+    kernel.run("%nbmem free traceback")
+
+
 def test_no_widget_is_text_from_the_first_line_on(kernel):
     ran = kernel.run(f"%%memtrace --no-widget\n{FILL}")
     shown = ran.outputs("display_data", "update_display_data")

@@ -46,6 +46,7 @@ def show(
     device: int | None = None,
     widget: bool = True,
     display_id: str | None = None,
+    card_id: str | None = None,
 ) -> None:
     """Show a recording's report in the cell's output.
 
@@ -56,16 +57,26 @@ def show(
         device: CUDA ordinal of the card; None for the one that held the most.
         widget: Whether to show more than the plain text.
         display_id: Display id of the output that the report replaces; None for a new one.
+        card_id: Display id that the explanation of an out-of-memory error gets, or None.
     """
-    bundles = [(report_bundle(trace, device, widget=widget), display_id)]
+    report = report_bundle(trace, device, widget=widget)
+    card = out_of_memory_bundle(trace, device, widget=widget)
+    if card is not None:
+        show_bundle(card, display_id=card_id)
+    show_bundle(report, display_id=display_id, update=display_id is not None)
+
+
+def out_of_memory_bundle(
+    trace: Trace, device: int | None, *, widget: bool
+) -> dict[str, Any] | None:
+    """Return the explanation of a recording's out-of-memory errors; None if it had none."""
     with suppress(Exception):  # nothing to report, or a faulty ledger: its bundle says so
         ooms = trace.report(device).ooms
         if ooms:
             from nbmem.views.mime_bundle import oom_bundle
 
-            bundles.insert(0, (_forms(oom_bundle(ooms), widget=widget), None))
-    for bundle, place in bundles:
-        show_bundle(bundle, display_id=place, update=place is not None)
+            return _forms(oom_bundle(ooms), widget=widget)
+    return None
 
 
 def report_bundle(trace: Trace, device: int | None, *, widget: bool) -> dict[str, Any]:

@@ -23,6 +23,9 @@ WAIT_S = 0.01
 """Length of a walk that delays the prompt, if it can be continued later."""
 TERMINAL_S = 0.015
 """Length of a walk that delays the prompt, if it cannot be continued later."""
+FAILED_S = 0.5
+"""Length of a walk behind an out-of-memory error. The program has ended, and the advice needs the
+names of its models and optimizers."""
 REST_S = 0.05
 """Delay of the walk after a cell. Its reply is sent from this event loop, after a sleep
 (`Kernel._execute_sleep`), and a piece in between would delay it."""
@@ -45,11 +48,14 @@ class IdleHeapWalk:
         self._trace: Trace | None = None
         self._renew: Callable[[], None] | None = None
 
-    def time_limit(self) -> Callable[[float], bool] | None:
+    def time_limit(self, *, out_of_memory: bool = False) -> Callable[[float], bool] | None:
         """Return a function that says when a heap walk has to stop, or None.
 
         It takes the seconds that the next part will need. None means that there is no user to wait:
         a front end that runs a notebook unattended (nbconvert, papermill) has no input.
+
+        Args:
+            out_of_memory: Whether an out-of-memory error ended the cell.
         """
         if self._kernel is not None:
             waits = bool(getattr(self._kernel, "_allow_stdin", False))
@@ -58,8 +64,8 @@ class IdleHeapWalk:
         if not waits:
             return None
         if self.can_continue:
-            return _until(WAIT_S)
-        over = _until(TERMINAL_S)
+            return _until(FAILED_S if out_of_memory else WAIT_S)
+        over = _until(FAILED_S if out_of_memory else TERMINAL_S)
         return lambda _coming: over(0)  # start a long part, too: it cannot run later
 
     @property

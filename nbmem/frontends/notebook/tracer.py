@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.runtime.interrupts import hold_signals
+from nbmem.core.session.oom import oom_in
 from nbmem.frontends.notebook.display import (
     FAULT,
     NEVER_RAN,
     no_report,
+    out_of_memory_bundle,
     report_bundle,
     show,
     show_bundle,
@@ -212,6 +214,7 @@ class Tracer:
         self._keep(trace)
         self._save(trace, options.save, private=options.private)
         shown, exceeded, why = False, None, FAULT
+        card = None if place is None else place.another()
         if (
             options.save is not None
             and is_folder(options.save)
@@ -222,7 +225,12 @@ class Tracer:
         with error_boundary("show the report"):
             nothing = why_no_report(trace, options.device)
             if nothing is None:
-                show(trace, widget=options.widget, display_id=None if place is None else place.id)
+                show(
+                    trace,
+                    widget=options.widget,
+                    display_id=None if place is None else place.id,
+                    card_id=None if card is None else card.id,
+                )
                 shown = True
                 if options.max_peak is not None:
                     exceeded = _exceeded(trace, options.max_peak, options.device)
@@ -235,10 +243,11 @@ class Tracer:
                 self.watcher.reported(trace, options.device)
         if not shown and place is not None:
             show_bundle(no_report(trace, why), display_id=place.id, update=True)
-        if over or not shown or place is None or not self.later.can_continue:
+        if over or not shown or place is None or card is None or not self.later.can_continue:
             trace.discard_walk()
         else:
-            self.later.continue_when_idle(trace, partial(self._renew, trace, options, place))
+            renew = partial(self._renew, trace, options, place, card)
+            self.later.continue_when_idle(trace, renew)
         return exceeded
 
     def _save(self, trace: Trace, place: str | None, *, private: bool) -> None:
@@ -296,15 +305,23 @@ class Tracer:
         self._running = None
         over, place, enough = True, None, None
         with error_boundary("know who waits"):
-            enough = self.later.time_limit()
+            enough = self.later.time_limit(out_of_memory=oom_in(error) is not None)
         with error_boundary("stop the trace"):
             over = trace.end(error, enough)
         if self.watcher is not None:
             place = release_with_retry("end the progress line", self.watcher.trace_ended)
         return over, place
 
-    def _renew(self, trace: Trace, options: CellOptions, place: CellOutput) -> None:
-        """Show the report again, now that more of it has names."""
+    def _renew(
+        self, trace: Trace, options: CellOptions, place: CellOutput, card: CellOutput
+    ) -> None:
+        """Show the report again, now that more of it has names.
+
+        So is the explanation of an out-of-memory error, whose advice would contradict it.
+        """
+        explained = out_of_memory_bundle(trace, options.device, widget=options.widget)
+        if explained is not None:
+            card.update(explained)
         place.update(report_bundle(trace, options.device, widget=options.widget))
         if self.watcher is not None:
             self.watcher.reported(trace, options.device)

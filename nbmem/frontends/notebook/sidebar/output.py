@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import uuid
 from typing import Any
@@ -21,6 +22,12 @@ class CellOutput:
         self._publisher = shell.display_pub
         self._parent = shell.kernel.get_parent()
         self._lock = threading.Lock()
+
+    def another(self) -> CellOutput:
+        """Return the place of another output of the same cell."""
+        made = copy.copy(self)
+        made.id, made._lock = f"nbmem-{uuid.uuid4().hex}", threading.Lock()
+        return made
 
     def update(self, bundle: dict[str, Any]) -> None:
         """Replace the output with a MIME bundle.

@@ -25,15 +25,17 @@ _NEEDED = 2
 def without_gradients(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
     """Yield torch.no_grad(), where no backward can be meant.
 
-    The model is in eval mode, or the program has no optimizer and has run no backward.
+    The model is in eval mode, or the program has no optimizer and has run no backward. A report
+    that is made before the program's names were read does not know of an optimizer that has not
+    stepped yet.
     """
     seen, session = trial.case.refusal, trial.case.card_ledger.session
     rows = trial.new_rows(Category.ACTIVATIONS)[:-_NEEDED]
     if seen is None or trial.phase != "forward" or not len(rows):
         return
-    optimizers = session.facts.get("optimizers") or []
+    optimizers = session.facts.get("optimizers")
     untrained = (
-        not optimizers
+        optimizers == []
         and "backward" not in trial.case.card_ledger.phases.names.tolist()
         and not any(_TRAINS.match(frame.function) for frame in seen.stack)
     )
