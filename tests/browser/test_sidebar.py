@@ -119,12 +119,16 @@ def test_a_peak_that_was_not_counted_is_the_least(notebook, page, pictures):
     picture(page, pictures, "peak-least-dark")
 
 
-@pytest.mark.cells("%load_ext nbmem\nimport torch", "%nbmem gpu T4")
+@pytest.mark.cells("%load_ext nbmem\n%nbmem gpu T4\nimport torch", "%nbmem off", "%nbmem gpu L4")
 def test_a_virtual_card_is_shown_before_anything_is_on_it(notebook, page):
     notebook.run(0)
-    notebook.run(1)
-    status = page.get_by_test_id("nbmem-status")
+    status, running = page.get_by_test_id("nbmem-status"), page.locator(".nbmem-Running")
     expect(status).to_have_text("GPU 0 B of 15.00 GiB, peak 0 B", use_inner_text=True)
+    expect(running).to_have_text("no cell runs")
+    page.get_by_test_id("nbmem-card-0").get_by_text("Tesla T4 (virtual)").wait_for()
+    notebook.run(1)
+    notebook.run(2)
+    expect(status).to_have_text("GPU 0 B of 22.49 GiB, peak 0 B", use_inner_text=True)
 
 
 @pytest.mark.cells("1 + 1")

@@ -183,6 +183,15 @@ def test_a_quick_cell_costs_no_more_than_its_end(hub, sent):
     assert kinds(sent) == [Sample, CellEnded]
 
 
+def test_what_is_on_the_card_when_nbmem_is_loaded_is_sent(hub, reader, sent):
+    hub.loading_cell_ended(CELL)
+    assert kinds(sent) == [Sample, CellEnded]
+    assert (sent[0].cards[0].allocated, sent[1].delta) == (512, None)
+    reader.read = lambda _recorder: ()
+    hub.loading_cell_ended(CELL)
+    assert len(sent) == 2  # without a card in use the page offers a virtual one
+
+
 def test_without_torch_nothing_is_read_nor_sent(hub, reader, sent, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     hub.cell_begun(CELL)

@@ -8,7 +8,14 @@ pytest.importorskip("ipykernel", reason="ipykernel is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
 from nbmem.capture.record.recording import LEFT
-from nbmem.frontends.sidebar.messages import CellBegun, CellEnded, LastReport, Loaded, Unloaded
+from nbmem.frontends.sidebar.messages import (
+    CellBegun,
+    CellEnded,
+    LastReport,
+    Loaded,
+    Sample,
+    Unloaded,
+)
 from nbmem.frontends.sidebar.requests import (
     ChooseCard,
     Done,
@@ -345,8 +352,12 @@ def test_unloading_undoes_it_and_loading_again_remembers_nothing(kernel):
     assert "nbmem" not in ran.text()
     assert ran.pushes == []
     del page
-    kernel.run(LOAD)
+    ran = kernel.run(LOAD)  # nobody knew that this cell began, and the card is shown
     assert kernel.page().ask(GetState(id="s")).cells == ()
+    (sample,) = ran.pushed(Sample)
+    assert (sample.cards[0].total, sample.cards[0].virtual) == (23_034 << 20, True)
+    (ended,) = ran.pushed(CellEnded)
+    assert ended.delta is None
 
 
 def test_a_tips_button_frees_and_the_tip_says_what_it_brought(kernel):

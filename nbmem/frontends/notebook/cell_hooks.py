@@ -109,6 +109,9 @@ class CellListener(Protocol):
         `delta` is its line in the history, or None.
         """
 
+    def loading_cell_ended(self) -> None:
+        """Handle the end of the cell that has loaded nbmem."""
+
 
 class CellHooks:
     """The `pre_run_cell` and `post_run_cell` hooks of one shell.
@@ -198,6 +201,9 @@ class CellHooks:
                 self._next = self._shell.execution_count
             cell = self._running.pop(threading.get_ident(), None)
             if cell is None:  # the cell that loaded the extension
+                if self.watcher is not None:
+                    with error_boundary("tell the sidebar"):
+                        self.watcher.loading_cell_ended()
                 return
             if cell.trace is not None:
                 self._tracer.mark_user_time(begins=False)

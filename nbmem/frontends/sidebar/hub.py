@@ -115,6 +115,14 @@ class Hub:
         """
         self._talk(self._end, cell, delta)
 
+    def loading_cell_ended(self, cell: Cell) -> None:
+        """Sample the cards after the cell that loaded nbmem, of whose begin nobody knew.
+
+        A page would say that nothing is there until the next cell runs. Where no card is in use,
+        nothing is pushed: the page offers a virtual one.
+        """
+        self._talk(self._end_loading, cell)
+
     def sample_once(self) -> None:
         """Sample the cards between two cells, after a page's request.
 
@@ -201,6 +209,14 @@ class Hub:
         if delta is not None:
             self._cells.append(ended)
         self._push(ended)
+
+    def _end_loading(self, cell: Cell) -> None:
+        if not self._running and (cards := self._readings.read_cards()):
+            now = now_ms()
+            self._push_sample(
+                Sample(t_ms=now, cell=cell, phase=None, step=None, cards=cards, host=None)
+            )
+            self._push(CellEnded(t_ms=now, cell=cell, delta=None))
 
     def _sample(self) -> None:
         if self._samples and not self._running:

@@ -25,9 +25,9 @@ class CellOutput:
 
     def another(self) -> CellOutput:
         """Return the place of another output of the same cell."""
-        made = copy.copy(self)
-        made.id, made._lock = f"nbmem-{uuid.uuid4().hex}", threading.Lock()
-        return made
+        other = copy.copy(self)  # their updates share a lock, as they share a socket
+        other.id = f"nbmem-{uuid.uuid4().hex}"
+        return other
 
     def update(self, bundle: dict[str, Any]) -> None:
         """Replace the output with a MIME bundle.

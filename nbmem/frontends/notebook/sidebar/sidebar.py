@@ -155,6 +155,12 @@ class Sidebar:
         if begun is not None:
             self.hub.cell_ended(begun, delta)
 
+    def loading_cell_ended(self) -> None:
+        """Report to the hub that the cell that loaded nbmem has run."""
+        self.hub.loading_cell_ended(
+            Cell(number=None, cell_id=None, label="", traced=False, begun_ms=now_ms())
+        )
+
     # --- called by the tracer
 
     def trace_begun(self, title: str, options: CellOptions) -> None:
