@@ -20,7 +20,7 @@ export interface IFrame {
 export function windowOf(times: number[]): number {
   const to = times[times.length - 1] ?? 0;
   const first = times.find(time => time >= to - WINDOW_MS) ?? to;
-  return [5000, 10_000, 20_000, 30_000].find(span => to - first <= span) ?? WINDOW_MS;
+  return [1000, 2000, 5000, 10_000, 20_000, 30_000].find(span => to - first <= span) ?? WINDOW_MS;
 }
 
 function x(time: number, frame: IFrame): number {

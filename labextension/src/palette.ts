@@ -39,7 +39,7 @@ export const HATCHES: ReadonlyMap<string, string> = new Map([
 /** The ground of a phase's band. */
 export const PHASE_TINTS: ReadonlyMap<string, string> = new Map([
   ['load', '#BFD3BA'],
-  ['input', '#BFD3BA'],
+  ['input', '#7FC4BC'],
   ['forward', '#B7CBE2'],
   ['backward', '#E2BFAD'],
   ['optimizer', '#DFD39A'],

@@ -128,6 +128,15 @@ export function newest(state: IKernelState): ISample | null {
   return state.samples[state.samples.length - 1] ?? null;
 }
 
+/** The sentence of the out-of-memory error in which the newest cell ended; null without one. */
+export function failureOf(state: IKernelState): string | null {
+  const { report, cells, cell } = state;
+  const last = cells[cells.length - 1]?.cell.begun_ms;
+  const isNewest = cell === null && (last === undefined || last === report?.cell?.begun_ms);
+  // Any other error is JupyterLab's own to show, and the verdict is of the peak.
+  return report?.error && isNewest && report.verdict.startsWith(report.error) ? report.error : null;
+}
+
 function isLater(told: IState): (message: { t_ms: number }) => boolean {
   return message => message.t_ms > told.t_ms;
 }

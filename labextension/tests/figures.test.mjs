@@ -99,10 +99,11 @@ test('a reading holds until the next', () => {
 });
 
 test('the window grows with what there is to see, to a minute', () => {
-  assert.equal(windowOf([]), 5000);
+  assert.equal(windowOf([]), 1000);
+  assert.equal(windowOf([0, 250]), 1000, 'a quick cell is not a sliver at the edge');
   assert.equal(windowOf([0, 3000]), 5000);
   assert.equal(windowOf([0, 11_000]), 20_000);
-  assert.equal(windowOf([0, 61_000, 63_000]), 5000, 'the first held when the minute began');
+  assert.equal(windowOf([0, 61_000, 63_000]), 2000, 'the first held when the minute began');
 });
 
 test('what lies outside of the picture stays at its edge', () => {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { afterPush, afterState, emptyState, newest, WINDOW_MS } from '../lib/state.js';
+import { afterPush, afterState, emptyState, failureOf, newest, WINDOW_MS } from '../lib/state.js';
 import { golden } from './golden.mjs';
 
 const START = emptyState({ kind: 'starting' });
@@ -49,6 +49,19 @@ test('a cell that ends is kept, and none runs', () => {
     Array.from({ length: 500 }, () => golden('cell_ended')).reduce(afterPush, START).cells.length <=
       200
   );
+});
+
+test('an out-of-memory error stands above until another cell has run', () => {
+  const error = 'Ran out of memory: 1.65 GiB asked for, 0.16 GiB free';
+  const ended = golden('cell_ended');
+  const report = { ...golden('last_report'), cell: ended.cell, verdict: `${error}.`, error };
+  const failed = pushed(report, ended);
+  assert.equal(failureOf(failed), error);
+  const later = { ...ended, cell: { ...ended.cell, begun_ms: ended.cell.begun_ms + 9 } };
+  assert.equal(failureOf(afterPush(failed, later)), null);
+  assert.equal(failureOf(afterPush(failed, golden('cell_begun'))), null);
+  const other = { ...report, verdict: 'Peak 1.00 GiB', error: 'ValueError: no' };
+  assert.equal(failureOf(pushed(other, ended)), null, 'JupyterLab shows what Python raised');
 });
 
 test('the whole state replaces what was known, except what was pushed after it', () => {

@@ -53,7 +53,7 @@ INK = "#7E7E7E"
 
 PHASE_TINTS: dict[str, str] = {
     "load": "#BFD3BA",
-    "input": "#BFD3BA",
+    "input": "#7FC4BC",
     "forward": "#B7CBE2",
     "backward": "#E2BFAD",
     "optimizer": "#DFD39A",

@@ -123,6 +123,12 @@ def test_ink_reads_on_both_pages(page):
     assert contrast(INK, PAGES[page]) >= 4
 
 
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("other", ["load", "forward", "optimizer"])
+def test_the_input_has_a_tint_of_its_own(other, sight):
+    assert difference(PHASE_TINTS["input"], PHASE_TINTS[other], sight) >= 10
+
+
 @pytest.mark.parametrize("phase", PHASE_TINTS)
 def test_text_reads_on_every_tint(phase):
     assert contrast(TINT_INK, PHASE_TINTS[phase]) >= 4.5

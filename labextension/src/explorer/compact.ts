@@ -90,6 +90,7 @@ function phasesOf(data: IData): HTMLElement | null {
     : h(
         'ul',
         { class: 'nbx-Compact-phases', 'aria-label': 'Peak and time of each phase' },
+        h('li', { class: 'nbx-mod-quiet', 'aria-hidden': 'true' }, 'peak and time of'),
         ...shown,
         rest > 0 ? h('li', { class: 'nbx-mod-quiet' }, `${rest} more`) : null
       );

@@ -280,8 +280,17 @@ const SHORT = new Map([
   ['input', 'in']
 ]);
 
-/** The name of a phase cut to a width: whole, short, or as much as fits. */
+/**
+ * The name of a phase cut to a width: whole, short, or as much as fits. A step is its number then,
+ * or nothing: every `step 12` begins with the same letters.
+ */
 export function phaseIn(name: string, width: number): string {
-  const short = SHORT.get(name) ?? name;
-  return fitting(name, width) === name ? name : fitting(short, width);
+  if (fitting(name, width) === name) {
+    return name;
+  }
+  const [, step] = /^step (\d+)$/.exec(name) ?? [];
+  if (step !== undefined) {
+    return fitting(step, width) === step ? step : '';
+  }
+  return fitting(SHORT.get(name) ?? name, width);
 }

@@ -58,19 +58,25 @@ function Row(props: {
   const name = `${number}${clipped(cell.label, 80)}`;
   const kept = delta === null ? null : delta.allocated_after - delta.allocated_before;
   const took = delta === null ? '' : `, ${formatMs(delta.duration_ns / 1e6)}`;
+  const traced = cell.traced ? `, ${trans.__('traced')}` : '';
   const error = delta?.error ? clipped(delta.error, 60) : null;
   return (
     <tr data-cell={cell.number ?? ''}>
-      <th scope="row" title={`${name}${took}`}>
-        {props.isHere(cell) ? (
-          <button className="nbmem-Link" onClick={() => props.goTo(cell)}>
-            {name}
-          </button>
-        ) : (
-          name
-        )}
-        {cell.traced ? <span className="nbmem-Tag">{trans.__('traced')}</span> : null}
-        {error ? <span className="nbmem-Tag nbmem-mod-error">{error}</span> : null}
+      <th scope="row" title={`${name}${took}${traced}`}>
+        <div className="nbmem-Named">
+          {props.isHere(cell) ? (
+            <button className="nbmem-Link" onClick={() => props.goTo(cell)}>
+              {name}
+            </button>
+          ) : (
+            <span>{name}</span>
+          )}
+          {error ? (
+            <span className="nbmem-Tag nbmem-mod-error">{error}</span>
+          ) : cell.traced ? (
+            <span className="nbmem-Tag">{trans.__('traced')}</span>
+          ) : null}
+        </div>
       </th>
       <td>{kept === null ? '' : <Bytes count={kept} signed={true} />}</td>
       <td

@@ -52,15 +52,19 @@ function Row(props: { row: IKernelRow; open: (path: string) => void }): React.JS
   return (
     <tr data-kernel={row.name} aria-current={row.isCurrent || undefined}>
       <th scope="row" title={path ?? row.name}>
-        {path === null || row.isCurrent ? (
-          name
-        ) : (
-          <button className="nbmem-Link" onClick={() => props.open(path)}>
-            {name}
-          </button>
-        )}
-        {row.isBusy ? <span className="nbmem-Tag">{trans.__('busy')}</span> : null}
-        {row.isLoaded === false ? <span className="nbmem-Tag">{trans.__('no nbmem')}</span> : null}
+        <div className="nbmem-Named">
+          {path === null || row.isCurrent ? (
+            <span>{name}</span>
+          ) : (
+            <button className="nbmem-Link" onClick={() => props.open(path)}>
+              {name}
+            </button>
+          )}
+          {row.isBusy ? <span className="nbmem-Tag">{trans.__('busy')}</span> : null}
+          {row.isLoaded === false ? (
+            <span className="nbmem-Tag">{trans.__('no nbmem')}</span>
+          ) : null}
+        </div>
       </th>
       <Amount count={row.allocated} />
       <Amount count={row.process} />

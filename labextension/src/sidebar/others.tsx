@@ -30,16 +30,20 @@ export function Others(props: {
           {props.processes.slice(0, MOST).map(process => (
             <tr key={`${process.card}-${process.pid}`}>
               <th scope="row" title={trans.__('process %1', process.pid)}>
-                {clipped(
-                  process.notebook ?? process.name ?? trans.__('process %1', process.pid),
-                  80
-                )}
-                {process.notebook === null ? null : (
-                  <span className="nbmem-Tag">{trans.__('notebook')}</span>
-                )}
-                {props.several ? (
-                  <span className="nbmem-Tag">{trans.__('GPU %1', process.card)}</span>
-                ) : null}
+                <div className="nbmem-Named">
+                  <span>
+                    {clipped(
+                      process.notebook ?? process.name ?? trans.__('process %1', process.pid),
+                      80
+                    )}
+                  </span>
+                  {process.notebook === null ? null : (
+                    <span className="nbmem-Tag">{trans.__('notebook')}</span>
+                  )}
+                  {props.several ? (
+                    <span className="nbmem-Tag">{trans.__('GPU %1', process.card)}</span>
+                  ) : null}
+                </div>
               </th>
               <td>
                 <Bytes count={process.used} />

@@ -8,9 +8,10 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import { clipped } from '../format.js';
 import type { ICardChoice } from '../messages.js';
 import { kernelRows, otherProcesses, type IKernelRow } from '../kernels.js';
-import { newest, type IKernelState } from '../state.js';
+import { failureOf, newest, type IKernelState } from '../state.js';
 import { hostOf } from '../status.js';
 import { whyNothing } from '../why.js';
 import { Cells } from './cells.js';
@@ -23,7 +24,7 @@ import { Now } from './now.js';
 import { Others } from './others.js';
 import { Ranks } from './ranks.js';
 import { placeOf, Report } from './report.js';
-import { Trans } from './text.js';
+import { Sentence, Trans } from './text.js';
 import { Tips } from './tips.js';
 
 export class SidebarPanel extends ReactWidget {
@@ -125,6 +126,7 @@ function View(props: IViewProps): React.JSX.Element {
       data-reading={state === null ? '' : (newest(state)?.t_ms ?? '')}
     >
       <Header {...props} state={state} />
+      {state === null ? null : <Failure sentence={failureOf(state)} />}
       {props.said === null ? null : <Said sentence={props.said} done={() => say(null)} />}
       <Nothing {...props} state={state} />
       {state === null || followed === null ? null : (
@@ -186,6 +188,15 @@ function Running(props: { state: IKernelState | null }): React.JSX.Element {
   return (
     <p className="nbmem-Running nbmem-mod-busy" data-testid="nbmem-running">
       {[name, where || trans.__('running')].join(': ')}
+    </p>
+  );
+}
+
+/** That memory ran out, above all else; what to do about it is under the cell and in the tips. */
+function Failure(props: { sentence: string | null }): React.JSX.Element | null {
+  return props.sentence === null ? null : (
+    <p className="nbmem-Failure" role="status" data-testid="nbmem-failure">
+      <Sentence text={clipped(props.sentence, 400)} />
     </p>
   );
 }

@@ -96,6 +96,7 @@ function Phases(props: { report: ILastReport }): React.JSX.Element {
 }
 
 function PhaseRow(props: { phase: IPhase; isHighest: boolean }): React.JSX.Element {
+  const trans = React.useContext(Trans);
   const { phase } = props;
   const tint = PHASE_TINTS.get(phase.name) ?? OTHER_TINT;
   return (
@@ -104,7 +105,7 @@ function PhaseRow(props: { phase: IPhase; isHighest: boolean }): React.JSX.Eleme
         <span className="nbmem-Phase" style={{ background: tint, color: TINT_INK }}>
           {clipped(phase.name, 40)}
         </span>
-        {phase.step === null ? '' : ` ${phase.step}`}
+        {phase.step === null ? '' : ` ${trans.__('step %1', phase.step)}`}
       </th>
       <td>
         <Bytes count={phase.peak} />
