@@ -11,7 +11,7 @@ from nbmem.views.charts.growth import growth
 from nbmem.views.exports.interactive_page import explorer_script, interactive_report
 from nbmem.views.fit_data import fit_data
 from nbmem.views.grid import Grid, TableCell, cells
-from nbmem.views.markup import Markup, clipped, element
+from nbmem.views.markup import Markup, clipped, element, with_code
 from nbmem.views.mime_types import FIT_MIME
 from nbmem.views.notes_html import listed
 
@@ -46,7 +46,7 @@ def render_html(fit: Fit) -> str:
     right.append(_probes(fit, bars=False).html())
     return element(
         "div",
-        element("div", verdict, style=style.VERDICT),
+        element("div", *with_code(verdict), style=style.VERDICT),
         element("div", f"{fit.title}, estimated on a virtual card", style=style.ABOUT),
         listed(rest),
         element(

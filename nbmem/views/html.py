@@ -19,7 +19,7 @@ from nbmem.views.charts.card_bar import card_bar
 from nbmem.views.charts.timeline import timeline
 from nbmem.views.growth import growth_table
 from nbmem.views.lines import lines_table
-from nbmem.views.markup import Markup, element, escape, join, one_line
+from nbmem.views.markup import Markup, element, escape, join, one_line, with_code
 from nbmem.views.notes_html import listed
 from nbmem.views.oom_html import render_oom_html
 from nbmem.views.rows import ledger_rows
@@ -112,18 +112,9 @@ def _headline(report: Report) -> list[Markup]:
     source = report_sentences.source(report.peak.at)
     figures = peak_figures(report) + (f", {source}" if source else "")
     return [
-        element("div", *_with_code(peak_sentence(report)), style=style.VERDICT),
+        element("div", *with_code(peak_sentence(report)), style=style.VERDICT),
         element("div", figures, style=style.FIGURES),
         element("div", report_sentences.recording(report), style=style.ABOUT),
-    ]
-
-
-def _with_code(text: str) -> list[Markup]:
-    """Write what stands between backticks as code."""
-    parts = text.split("`")
-    return [
-        element("code", part) if at % 2 and at < len(parts) - 1 else escape(part)
-        for at, part in enumerate(parts)
     ]
 
 

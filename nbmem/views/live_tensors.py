@@ -71,9 +71,11 @@ def _row(row: HoldingGroup) -> Markup:
         "tr",
         element("td", row.size(), title=exact, style=style.FIGURE),
         element("td", swatch, held.category.label, style=style.NAME),
-        element("th", one_line(held.name or UNNAMED), scope="row", title=kind, style=style.TEXT),
+        element(
+            "th", one_line(held.name or UNNAMED), scope="row", title=kind, style=style.BREAKING
+        ),
         element("td", one_line(held.form or ""), style=style.NAME),
-        element("td", "; ".join(_others(held)), style=style.TEXT),
+        element("td", "; ".join(_others(held)), style=style.BREAKING),
         element("td", held.line or "", style=style.TEXT),
     )
 

@@ -106,6 +106,16 @@ def element(name: str, /, *children: str, **attributes: str | int | None) -> Mar
     return Markup(f"<{name}{written}>{inner}</{name}>")
 
 
+def with_code(text: str) -> list[Markup]:
+    """Write what stands between backticks as code; markup stays as it is."""
+    if isinstance(text, Markup):
+        return [text]
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one is left over: a text that was cut, or no name
+        return [escape(text)]
+    return [element("code", part) if at % 2 else escape(part) for at, part in enumerate(parts)]
+
+
 def data_uri(svg: str) -> str:
     """Encode an SVG picture as a data URI for an image.
 

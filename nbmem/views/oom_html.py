@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nbmem.core.units import format_bytes
 from nbmem.views import oom, style
 from nbmem.views.code_block import code_html
-from nbmem.views.markup import Markup, element, join
+from nbmem.views.markup import Markup, element, join, with_code
 from nbmem.views.notes_html import fold, listed
 from nbmem.views.text_block import block, with_swatch
 
@@ -31,14 +31,14 @@ def render_oom_html(ooms: Sequence[OomReport]) -> Markup:
     """Write the errors of a recording as a fragment of HTML."""
     main_error, *others = ooms
     parts = [
-        element("div", oom.title(main_error), style=_TITLE),
-        element("div", main_error.reason, style=_LINE),
+        element("div", *with_code(oom.title(main_error)), style=_TITLE),
+        element("div", *with_code(main_error.reason), style=_LINE),
         *_remedies(main_error),
         element("div", *_tables(main_error), style=_SIDE_BY_SIDE),
     ]
     if after := oom.aftermath(main_error):
-        parts.append(element("div", after, style=f"{_LINE};font-weight:600"))
-    parts += [element("div", note, style=style.ABOUT) for note in main_error.notes]
+        parts.append(element("div", *with_code(after), style=f"{_LINE};font-weight:600"))
+    parts += [element("div", *with_code(note), style=style.ABOUT) for note in main_error.notes]
     if others:
         also = "one more error was" if len(others) == 1 else f"{len(others)} more errors were"
         parts.append(fold(f"{also} caught", listed(oom.other_places(others))))
@@ -80,7 +80,7 @@ def _remedy(remedy: Finding) -> Markup:
     typed = oom.commands(remedy)
     return element(
         "li",
-        element("b", remedy.title),
-        element("span", f" ({oom.ground(remedy)}). {remedy.evidence} ", style=_GROUND),
+        element("b", *with_code(remedy.title)),
+        element("span", *with_code(f" ({oom.ground(remedy)}). {remedy.evidence} "), style=_GROUND),
         *([code_html(typed)] if typed else []),
     )

@@ -8,7 +8,7 @@ from nbmem.core.units import format_bytes
 from nbmem.views import style
 from nbmem.views.code_block import code_html
 from nbmem.views.grid import Grid, TableCell
-from nbmem.views.markup import Markup, element
+from nbmem.views.markup import Markup, element, with_code
 from nbmem.views.notes_html import fold, listed
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def render_html(plan: Plan) -> str:
         parts.append(fold("No help here", listed(idle)))
     return element(
         "div",
-        element("div", verdict, style=style.VERDICT),
+        element("div", *with_code(verdict), style=style.VERDICT),
         element(
             "div",
-            f"{plan.title}, on a virtual {plan.card.name}; `~` is foreseen, not run",
+            *with_code(f"{plan.title}, on a virtual {plan.card.name}; `~` is foreseen, not run"),
             style=style.ABOUT,
         ),
-        *(element("div", text, style=style.VERDICT) for text in rest[:1]),
-        *(element("div", text, style=style.ABOUT) for text in rest[1:]),
+        *(element("div", *with_code(text), style=style.VERDICT) for text in rest[:1]),
+        *(element("div", *with_code(text), style=style.ABOUT) for text in rest[1:]),
         *parts,
         style=style.BOX,
     )

@@ -25,25 +25,30 @@ HEAD = (
 )
 HEAD_TEXT = HEAD.replace("text-align:right", "text-align:left")
 TEXT = "text-align:left;padding:2px 5px;font-weight:400"
+BREAKING = f"{TEXT};min-width:110px;overflow-wrap:anywhere"
+"""For paths, which have no blanks; untrusted notebooks scroll instead."""
 NAME = "text-align:left;padding:2px 5px;font-weight:400;white-space:nowrap"
 FIGURE = "text-align:right;padding:2px 5px;font-weight:400;white-space:nowrap"
 STRONG_FIGURE = FIGURE.replace("font-weight:400", "font-weight:600")
 FLOWING = "display:block;max-width:600px;margin:0 0 12px 0;font-size:12px"
-"""For a table whose figures go below the name where it is narrower than 363 px, as in a sidebar.
+"""For a table whose figures go below the name where it is narrower than 369 px, as in a sidebar.
 
 The name's width is beyond the line's then, and else what the figures leave. The sanitizer drops
 `calc()`; the width before it is for untrusted notebooks.
 """
 FLOWING_PART = "display:block"
-FLOWING_ROW = f"display:flex;flex-wrap:wrap;justify-content:end;border-bottom:1px solid {_LINE}"
+FLOWING_ROW = (
+    "display:flex;flex-wrap:wrap;justify-content:end;padding:0;"  # JupyterLab pads rows, too
+    f"border-bottom:1px solid {_LINE}"
+)
 FLOWING_NAME = (
-    "flex:1 1 150px;flex:1 1 calc((363px - 100%) * 999);min-width:0;text-align:left;padding:2px 0;"
+    "flex:1 1 150px;flex:1 1 calc((369px - 100%) * 999);min-width:0;text-align:left;padding:2px 0;"
     "font-weight:400;"
     "overflow-wrap:break-word"
 )
 FLOWING_FIGURE = (
-    "flex:0 0 auto;min-width:64px;text-align:right;padding:2px 0 2px 6px;font-weight:400;"
-    "white-space:nowrap"
+    "flex:0 0 auto;min-width:66px;min-width:clamp(66px,14%,80px);text-align:right;"
+    "padding:2px 0 2px 6px;font-weight:400;white-space:nowrap"
 )
 SMALL = "font-size:11px;opacity:0.75;margin:0"
 SWATCH = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.views import style
-from nbmem.views.markup import Markup, element, join
+from nbmem.views.markup import Markup, element, join, with_code
 from nbmem.views.tips import MAX_TIPS, about, command, heading
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def _item(finding: Finding) -> Markup:
     typed = command(finding)
     return element(
         "li",
-        element("div", finding.title, style=_TITLE),
-        element("div", finding.evidence),
+        element("div", *with_code(finding.title), style=_TITLE),
+        element("div", *with_code(finding.evidence)),
         element("div", about(finding), style=style.ABOUT),
         *([_code(finding.code)] if finding.code else []),
         *([element("div", "or let nbmem do it: ", element("code", typed))] if typed else []),

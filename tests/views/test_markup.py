@@ -2,7 +2,10 @@
 
 import pytest
 
-from nbmem.views.markup import short_path
+from nbmem.report.model import Finding
+from nbmem.views.markup import element, short_path, with_code
+from nbmem.views.notes_html import listed
+from nbmem.views.tips_html import render_tips_html
 
 CACHE = (
     "llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker."
@@ -24,3 +27,21 @@ CACHE = (
 )
 def test_a_long_path_loses_its_middle(name, shown):
     assert short_path(name) == shown
+
+
+def test_what_stands_between_backticks_is_code_in_html():
+    told = with_code("Free `<b>` or `x[0]`.")
+    assert "".join(told) == ("Free <code>&lt;b&gt;</code> or <code>x[0]</code>.")
+    assert with_code("cut in `x") == ["cut in `x"]
+    assert "".join(listed(["`~` is foreseen", element("b", "a `b`")])).count("<code>") == 1
+    finding = Finding(
+        rule="cached_memory",
+        title="`torch.cuda.empty_cache()` gives back 1.00 GiB",
+        evidence="Type `%nbmem free cache`.",
+        low=1,
+        high=1,
+        ground="exact",
+        code=None,
+        command=None,
+    )
+    assert "`" not in render_tips_html([finding])

@@ -130,10 +130,10 @@ def _is_in_traceback(e: Evidence, growth: Growth) -> bool:
 
 
 def _later(growth: Growth) -> str:
-    made = f", made at {growth.line}" if growth.line else ""
+    made = f", by what {growth.line} makes" if growth.line else ""
     return (
-        f"over {growth.iterations} of them{made}; "
-        f"in 1,000 steps that is {fmt(LATER * _slope(growth))}."
+        f"grew in {growth.iterations} steps{made}. "
+        f"1,000 steps would take {fmt(LATER * _slope(growth))}."
     )
 
 
@@ -142,7 +142,7 @@ def _finding(e: Evidence, growth: Growth, held: int, kept: list[HeldStorage]) ->
     code = _code(e, growth, kept)
     return RULE.finding(
         title=f"{name} grows by {fmt(_slope(growth))} with every step and holds {fmt(held)}",
-        evidence=f"More of it is left from step to step, {_later(growth)}",
+        evidence=f"It {_later(growth)}",
         # a cure without code may keep what is in use
         saves=exact(held) if code else estimated(held - _slope(growth), held),
         code=code,
@@ -189,7 +189,7 @@ def _at_peak(growth: Growth, low: int, high: int) -> Finding:
     return RULE.finding(
         title=f"{name} grows by {fmt(_slope(growth))} with every step and held {size} "
         f"at the peak: keep it on the CPU",
-        evidence=f"It was freed later, but until then it grew from step to step, {_later(growth)} "
+        evidence=f"It was freed later. Until then it {_later(growth)} "
         f"Moved to the CPU at once, it leaves the peak {fmt_range(low, high)} lower.",
         saves=simulated(low, high),
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from nbmem.core.interconnect import link_of
 from nbmem.core.session.categories import Category
+from nbmem.core.units import format_ms
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def _way(e: Evidence, count: int) -> str:
     if link is None:
         return ""
     return (
-        f" To the host and back they take about {1000 * count / link.rate:.0f} ms in each step "
+        " To the host and back they take about "
+        f"{format_ms(round(1e9 * count / link.rate))} in each step "
         f"over {link.name} with 16 lanes."
     )
 
