@@ -26,11 +26,15 @@ _MEMBERS = ("_modules", "_parameters", "_buffers")
 """Dictionaries of a module in which its parts are."""
 
 
-def bytes_on_cards(obj: object) -> str | None:
-    """Write what an object holds on the cards, by category; None for nothing.
+def bytes_on_cards(obj: object, *, by_category: bool = True) -> str | None:
+    """Write what an object holds on the cards; None for nothing.
 
     For instance `64.0 MiB on cuda:0: weights 32.0 MiB, gradients 32.0 MiB`. None of the user's code
     runs. Nothing is read while another thread may use tensors.
+
+    Args:
+        obj: Any object.
+        by_category: Whether the categories follow, where there are several.
     """
     if not (is_tensor(obj) or is_module(obj) or is_optimizer(obj)):
         return None
@@ -39,7 +43,10 @@ def bytes_on_cards(obj: object) -> str | None:
     with without_torch_function():
         storages = _each_once(_storages(obj))
     cards = sorted({one.device for one in storages})
-    parts = [_of_card(card, [one for one in storages if one.device == card]) for card in cards]
+    parts = [
+        _of_card(card, [one for one in storages if one.device == card], by_category=by_category)
+        for card in cards
+    ]
     return "; ".join(parts) or None
 
 
@@ -78,12 +85,12 @@ def _each_once(found: Iterable[ObservedStorage]) -> list[ObservedStorage]:
     return list(reversed(known.values()))
 
 
-def _of_card(card: int, storages: list[ObservedStorage]) -> str:
+def _of_card(card: int, storages: list[ObservedStorage], *, by_category: bool) -> str:
     sums: dict[Category, int] = {}
     for one in storages:
         sums[one.category] = sums.get(one.category, 0) + one.size
     text = f"{format_bytes(sum(sums.values()))} on cuda:{card}"
-    if len(sums) > 1:
+    if by_category and len(sums) > 1:
         own = {Category.USER_TENSORS: "itself"}
         parts = (f"{own.get(c, c.label)} {format_bytes(count)}" for c, count in sums.items())
         text += f": {', '.join(parts)}"

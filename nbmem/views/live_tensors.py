@@ -46,7 +46,8 @@ def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
     if not holdings:
         return element("div", EMPTY)
     shown = group_holdings(holdings)[:most]
-    names = ("category", "what", "shape and dtype", "also held by", "line")
+    lines = any(row.held.line for row in shown)
+    names = ("category", "what", "shape and dtype", "also held by", *(["line"] if lines else []))
     head = element(
         "tr",
         element("th", "requested", scope="col", style=style.HEAD),
@@ -56,13 +57,13 @@ def render_top_html(holdings: Sequence[Holding], most: int, card: str) -> str:
         "table",
         element("caption", _title(shown, holdings, card), style=style.CAPTION),
         element("thead", head),
-        element("tbody", *map(_row, shown)),
+        element("tbody", *(_row(row, line=lines) for row in shown)),
         style=style.TABLE,
     )
     return element("div", table, style=style.BOX)
 
 
-def _row(row: HoldingGroup) -> Markup:
+def _row(row: HoldingGroup, *, line: bool) -> Markup:
     held = row.held
     swatch = element("span", style=style.SWATCH + swatch_style(held.category))
     exact = f"{held.requested:,} B asked for, {held.block:,} B taken, each"
@@ -76,7 +77,7 @@ def _row(row: HoldingGroup) -> Markup:
         ),
         element("td", one_line(held.form or ""), style=style.NAME),
         element("td", "; ".join(_others(held)), style=style.BREAKING),
-        element("td", held.line or "", style=style.TEXT),
+        *([element("td", held.line or "", style=style.TEXT)] if line else []),
     )
 
 

@@ -5,7 +5,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("IPython")
 
+from IPython.core.completer import provisionalcompleter
+
 import nbmem
+from tests.fake_clock import put_clock
 from tests.ipython_shell import shell_on_virtual_card
 
 MADE = """\
@@ -44,6 +47,32 @@ def first_line(shell, name):
 )
 def test_the_first_line_has_the_bytes(shell, name, line):
     assert first_line(shell, name) == line
+
+
+def types(shell, line):
+    """Return the completions of a line with their types."""
+    with provisionalcompleter():
+        found = [*shell.Completer.completions(line, len(line))]
+    return {one.text.lstrip("."): one.type for one in found}
+
+
+@pytest.mark.parametrize("jedi", [False, True])
+def test_a_completion_has_the_bytes_behind_its_type(shell, jedi, monkeypatch):
+    if jedi:
+        pytest.importorskip("jedi")
+    shell.Completer.use_jedi = jedi
+    put_clock(monkeypatch, monotonic=lambda: 0.0)  # jedi may take a while
+    assert types(shell, "ad")["adam"].endswith("e, 8.0 MiB on cuda:0")
+    assert types(shell, "print(net")["net"].endswith("e, 8.0 MiB on cuda:0")
+    assert "cuda" not in str(types(shell, "ho")["host"])
+    assert "cuda" not in str(types(shell, "odd.we"))
+
+
+def test_a_fault_of_a_size_is_reported_once_and_leaves_the_completions(shell, monkeypatch, capsys):
+    shell.Completer.use_jedi = False
+    monkeypatch.setattr("nbmem.api.object_bytes.member_at", None)
+    assert {"net", "adam", "x"} <= {*types(shell, "n"), *types(shell, "a"), *types(shell, "x")}
+    assert capsys.readouterr().err.count("could not say what a completion holds") == 1
 
 
 @pytest.mark.parametrize("name", ["host", "odd", "torch", "len", "shell", "MADE"])

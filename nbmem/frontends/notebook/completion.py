@@ -1,8 +1,9 @@
-"""Complete nbmem's lines on Tab, and say bytes under Shift-Tab.
+"""Complete nbmem's lines on Tab, and say bytes on Tab and Shift-Tab.
 
 IPython queries several matchers and joins their results, so Python's completions would be added to
 nbmem's (`--` begins `--abs`). In every version its completer has two entry points. On nbmem's lines
-these methods replace them.
+these methods replace them. On other lines the completions are Python's. The type of a variable that
+is on a card (`instance`) has its bytes behind it.
 
 A command's options are listed once, for its help and for Tab.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbmem.core.runtime.clock import CLOCK
 from nbmem.core.runtime.warning_filter import pass_warnings
 from nbmem.frontends.notebook.commands import COMMANDS, estimates
 from nbmem.frontends.notebook.commands import completions as candidates
@@ -30,6 +32,11 @@ _CALLS = ("completions", "complete")
 _INSPECT = "object_inspect_mime"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.\w+)*")
 _LABEL = "GPU memory:"
+_BEFORE_CURSOR = re.compile(r"[\w.]*$")
+MAX_SIZED = 50
+"""Completions of one Tab whose bytes are looked up, the first."""
+SIZES_S = 0.05
+"""Time for all of them, without what IPython takes."""
 QUESTION = "%%nbmem"
 """Start of a line with a question about the cell below."""
 
@@ -56,6 +63,7 @@ class Completion:
         self._notebook = notebook
         self._completer: Any = notebook.shell.Completer
         self._theirs: dict[str, Any] = {}
+        self._sizes = True
 
     def install(self) -> None:
         """Replace the completer's methods with this object's."""
@@ -71,7 +79,30 @@ class Completion:
 
     def _their_completions(self, text: str, offset: int) -> Any:
         with pass_warnings():
-            return self._theirs["completions"](text, offset)
+            found = self._theirs["completions"](text, offset)
+        return self._with_sizes(found, text) if "torch" in sys.modules else found
+
+    def _with_sizes(self, found: Iterable[Any], text: str) -> Iterator[Any]:
+        """Yield IPython's completions, those of variables on a card with their bytes."""
+        left = SIZES_S
+        for at, one in enumerate(found):
+            if self._sizes and at < MAX_SIZED and left > 0:
+                begun = CLOCK.monotonic()
+                self._add_size(one, text)
+                left -= CLOCK.monotonic() - begun
+            yield one
+
+    def _stop_sizes(self, _one: Any, _text: str) -> None:
+        """Leave completions as they are after a fault, which is reported once."""
+        self._sizes = False
+
+    @shell_entry("say what a completion holds on the card", otherwise=_stop_sizes)
+    def _add_size(self, one: Any, text: str) -> None:
+        known = _BEFORE_CURSOR.search(text[: one.start])
+        size = size_of_name(self._notebook.shell, (known[0] if known else "") + one.text)
+        if size is not None:
+            kind = one.type if one.type and one.type.isidentifier() else "instance"
+            one.type = f"{kind}, {size}"
 
     @shell_entry("complete this line", otherwise=_their_completions)
     def completions(self, text: str, offset: int) -> Any:
@@ -192,6 +223,16 @@ def _matching(word: str, *offered: Iterable[str]) -> list[str]:
     ]
 
 
+def size_of_name(shell: Any, name: str, *, by_category: bool = False) -> str | None:
+    """Write what a variable or a member of one holds on the cards; None for nothing."""
+    if "torch" not in sys.modules or not _DOTTED.fullmatch(name):
+        return None
+    from nbmem.api.object_bytes import bytes_on_cards, member_at
+
+    found = member_at(shell.user_ns, name)
+    return None if found is None else bytes_on_cards(found, by_category=by_category)
+
+
 class Inspection:
     """The line about memory in what one shell's inspector shows.
 
@@ -227,7 +268,7 @@ class Inspection:
 
     @shell_entry("say what this holds on the card", otherwise=_unchanged)
     def _with_line(self, bundle: Any, name: str) -> Any:
-        size = self._bytes(name)
+        size = size_of_name(self._shell, name, by_category=True)
         if size is None or not isinstance(bundle, dict):
             return bundle
         changed = dict(bundle)
@@ -238,11 +279,3 @@ class Inspection:
 
             changed["text/html"] = f"<p>{_LABEL} {escape(size)}</p>{html}"
         return changed
-
-    def _bytes(self, name: str) -> str | None:
-        if "torch" not in sys.modules or not _DOTTED.fullmatch(name):
-            return None
-        from nbmem.api.object_bytes import bytes_on_cards, member_at
-
-        found = member_at(self._shell.user_ns, name)
-        return None if found is None else bytes_on_cards(found)
