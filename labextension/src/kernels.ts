@@ -1,7 +1,9 @@
 /** Every kernel of the server, and what each holds, as far as this page is told. */
 
+import { formatBytes } from './format.js';
 import type { IProcess } from './messages.js';
 import { newest, type IKernelState } from './state.js';
+import type { ITranslator } from './why.js';
 
 /** What the server says of a session; as much of JupyterLab's model as is needed here. */
 export interface ISession {
@@ -63,6 +65,13 @@ export function kernelRows(
   }
   const size = (row: IKernelRow): number => row.process ?? row.allocated ?? -1;
   return [...rows.values()].sort((a, b) => size(b) - size(a) || (a.name < b.name ? -1 : 1));
+}
+
+/** What a kernel holds in one figure: its process, or else its tensors alone. */
+export function amountOf(row: IKernelRow, trans: ITranslator): string {
+  return row.process === null && row.allocated !== null
+    ? trans.__('%1 in tensors', formatBytes(row.allocated))
+    : formatBytes(row.process);
 }
 
 /** The processes that are none of these kernels. */

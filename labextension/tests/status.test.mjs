@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { kernelRows, otherProcesses } from '../lib/kernels.js';
+import { amountOf, kernelRows, otherProcesses } from '../lib/kernels.js';
 import { afterPush, emptyState } from '../lib/state.js';
 import { countsOf, scaleOf } from '../lib/ranks.js';
 import { statusOf } from '../lib/status.js';
@@ -95,6 +95,14 @@ test('every kernel of the server has a row, the largest first', () => {
       ['d', null, false, null, null, null]
     ]
   );
+});
+
+test('a kernel is its process, or else its tensors, and never zero for want of a figure', () => {
+  const trans = { __: (text, ...values) => text.replace('%1', values[0]) };
+  const told = (process, allocated) => amountOf({ process, allocated }, trans);
+  assert.equal(told(5 * MIB, 2 * MIB), '5.0 MiB');
+  assert.equal(told(null, 2 * MIB), '2.0 MiB in tensors');
+  assert.equal(told(null, null), 'unknown');
 });
 
 test('a kernel of another page is known by its process, which is no other process then', () => {

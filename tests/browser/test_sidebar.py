@@ -39,6 +39,12 @@ def test_the_numbers_move_while_a_training_cell_runs(notebook, page):
     in_cells = page.get_by_test_id("nbmem-cells").locator("[data-cell='2'] [data-bytes]")
     assert int(in_cells.get_attribute("data-bytes")) == python
     assert notebook.bytes_of("peak") == python
+    # JupyterLab's own panel of what runs has it, too.
+    process = page.get_by_test_id("nbmem-process").inner_text()
+    page.evaluate("() => window.jupyterapp.shell.activateById('jp-running-sessions')")
+    running = page.locator("#jp-running-sessions")
+    running.get_by_text("GPU memory", exact=True).wait_for()
+    running.get_by_text(process, exact=True).wait_for()
 
 
 @pytest.mark.cells(

@@ -4,10 +4,12 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { ISessionContext } from '@jupyterlab/apputils';
 import { ConsolePanel, type IConsoleTracker } from '@jupyterlab/console';
 import { NotebookPanel, type INotebookTracker } from '@jupyterlab/notebook';
+import type { Session } from '@jupyterlab/services';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import { KernelModel } from '../kernel.js';
+import { kernelRows, type IKernelRow } from '../kernels.js';
 
 /** A document with a kernel. */
 export type Host = NotebookPanel | ConsolePanel;
@@ -122,6 +124,17 @@ export class Front implements IDisposable {
   private readonly _followed = new Map<Host, IFollowed>();
   private readonly _changed = new Signal<this, void>(this);
   private readonly _added = new Signal<this, IFollowed>(this);
+}
+
+/** Every kernel of the server, with what this page knows of it. */
+export function kernelsOf(front: Front, sessions: Session.IManager): IKernelRow[] {
+  const idOf = (followed: IFollowed | null): string | null =>
+    followed?.model.context.session?.kernel?.id ?? null;
+  const known = front.all.flatMap(followed => {
+    const kernel = idOf(followed);
+    return kernel === null ? [] : [{ kernel, state: followed.model.state }];
+  });
+  return kernelRows([...sessions.running()], known, idOf(front.current));
 }
 
 function isHost(widget: unknown): widget is Host {

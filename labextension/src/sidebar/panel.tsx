@@ -10,14 +10,14 @@ import * as React from 'react';
 
 import { clipped } from '../format.js';
 import type { ICardChoice } from '../messages.js';
-import { kernelRows, otherProcesses, type IKernelRow } from '../kernels.js';
+import { otherProcesses, type IKernelRow } from '../kernels.js';
 import { failureOf, newest, type IKernelState } from '../state.js';
 import { hostOf } from '../status.js';
 import { whyNothing } from '../why.js';
 import { Cells } from './cells.js';
 import { CommandIDs } from './commands.js';
 import { findCell, goTo, insert, insertAndRun } from './document.js';
-import type { Front, IFollowed } from './front.js';
+import { kernelsOf, type Front, type IFollowed } from './front.js';
 import { memoryIcon } from './icons.js';
 import { Kernels } from './kernels.js';
 import { Now } from './now.js';
@@ -68,23 +68,13 @@ export class SidebarPanel extends ReactWidget {
       <Trans.Provider value={this._trans}>
         <View
           followed={this._front.current}
-          kernels={this._kernels()}
+          kernels={kernelsOf(this._front, this._sessions)}
           say={sentence => this._say(sentence)}
           said={this._said}
           execute={(id, args) => void this._commands.execute(id, args)}
         />
       </Trans.Provider>
     );
-  }
-
-  private _kernels(): IKernelRow[] {
-    const idOf = (followed: IFollowed | null): string | null =>
-      followed?.model.context.session?.kernel?.id ?? null;
-    const known = this._front.all.flatMap(followed => {
-      const kernel = idOf(followed);
-      return kernel === null ? [] : [{ kernel, state: followed.model.state }];
-    });
-    return kernelRows([...this._sessions.running()], known, idOf(this._front.current));
   }
 
   private _say(sentence: string | null): void {

@@ -8,6 +8,7 @@ import {
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { IConsoleTracker } from '@jupyterlab/console';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -20,6 +21,7 @@ import { Front } from './front.js';
 import { LineMarks } from './linemarks.js';
 import { SidebarPanel } from './panel.js';
 import { Questions } from './questions.js';
+import { RunningKernels } from './running.js';
 import { StatusItem } from './statusbar.js';
 
 const ID = 'nbmem-labextension:sidebar';
@@ -35,7 +37,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     ISettingRegistry,
     ILayoutRestorer,
     ITranslator,
-    IStatusBar
+    IStatusBar,
+    IRunningSessionManagers
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -45,7 +48,8 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
     settings: ISettingRegistry | null,
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null,
-    statusBar: IStatusBar | null
+    statusBar: IStatusBar | null,
+    managers: IRunningSessionManagers | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('nbmem');
     const front = new Front(app.shell, notebooks, consoles);
@@ -91,6 +95,15 @@ export const sidebar: JupyterFrontEndPlugin<void> = {
         priority: 1, // is shown when the window is narrow, too
         isActive: item.isActive,
         activeStateChanged: front.changed
+      });
+    }
+    if (managers !== null) {
+      const open = (path: string): void => void app.commands.execute('docmanager:open', { path });
+      const kernels = new RunningKernels(front, app.serviceManager.sessions, open, trans);
+      const added = managers.add(kernels);
+      panel.disposed.connect(() => {
+        added.dispose();
+        kernels.dispose();
       });
     }
     app.shell.add(panel, 'right', { rank: 900, type: 'nbmem' });

@@ -2,8 +2,10 @@
 
 IPython queries several matchers and joins their results, so Python's completions would be added to
 nbmem's (`--` begins `--abs`). In every version its completer has two entry points. On nbmem's lines
-these methods replace them. On other lines the completions are Python's. The type of a variable that
-is on a card (`instance`) has its bytes behind it.
+these methods replace them. On other lines the completions are Python's. In a terminal the type of a
+variable that is on a card (`instance`) has its bytes behind it. JupyterLab writes types in small
+letters (`mib`) and lets a longer one cover the next line; its panel beside the list has the bytes
+by an inspection.
 
 A command's options are listed once, for its help and for Tab.
 """
@@ -63,7 +65,7 @@ class Completion:
         self._notebook = notebook
         self._completer: Any = notebook.shell.Completer
         self._theirs: dict[str, Any] = {}
-        self._sizes = True
+        self._sizes = getattr(notebook.shell, "kernel", None) is None
 
     def install(self) -> None:
         """Replace the completer's methods with this object's."""
