@@ -257,7 +257,7 @@ export class Picture {
 
 /** A text cut to a width in pixels, a path from its front; empty where not even three letters fit. */
 export function fitting(text: string, width: number, size = 11): string {
-  const most = Math.floor((width - 8) / (0.55 * size));
+  const most = Math.floor((width - 8) / (0.58 * size));
   if (text.length <= most) {
     return text;
   }

@@ -61,7 +61,7 @@ class FailureWatch:
         if is_raised(error, KeyboardInterrupt):
             if row is not None and row.allocated_delta >= WORTH_SAYING:
                 self._interrupted(error, row)
-        elif not traced and (seen or _is_out_of_memory(error)):
+        elif not traced and (seen or is_out_of_memory(error)):
             self._out_of_memory(error, seen)
 
     def _out_of_memory(self, error: BaseException | None, seen: tuple[Refusal, ...]) -> None:
@@ -126,7 +126,7 @@ class FailureWatch:
         return tuple(held for storages in found for held in storages)
 
 
-def _is_out_of_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an exception was caused by an out-of-memory error.
 
     Or is one itself.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nbmem.core.files.untrusted_input import is_folder
 from nbmem.core.runtime.interrupts import hold_signals
-from nbmem.core.session.oom import oom_in
 from nbmem.frontends.notebook.display import (
     FAULT,
     NEVER_RAN,
@@ -22,6 +21,7 @@ from nbmem.frontends.notebook.display import (
 )
 from nbmem.frontends.notebook.engines import begin_rank, is_reported_elsewhere
 from nbmem.frontends.notebook.error_boundary import error_boundary, notify, release_with_retry
+from nbmem.frontends.notebook.failed_cells import is_out_of_memory
 from nbmem.frontends.notebook.idle_tasks import IdleHeapWalk
 from nbmem.frontends.notebook.trace_history import TraceHistory
 
@@ -305,7 +305,7 @@ class Tracer:
         self._running = None
         over, place, enough = True, None, None
         with error_boundary("know who waits"):
-            enough = self.later.time_limit(out_of_memory=oom_in(error) is not None)
+            enough = self.later.time_limit(out_of_memory=is_out_of_memory(error))
         with error_boundary("stop the trace"):
             over = trace.end(error, enough)
         if self.watcher is not None:
