@@ -89,15 +89,25 @@ class Top:
         return {"text/plain": str(self), "text/html": pages}
 
 
+_VIRTUAL = (
+    "This process runs on a virtual card and sees no other. In a terminal, `nbmem gpus` lists the "
+    "real ones."
+)
+
+
 def in_use_now() -> str:
-    """List the processes on each real card, or why that is unknown."""
+    """List the processes on each card, or why that is unknown.
+
+    A process that runs on virtual cards sees those alone.
+    """
     from nbmem.capture.processes.gpu_processes import cards_now
     from nbmem.views.gpu_processes import render_gpu_processes
 
     try:
-        return render_gpu_processes(cards_now())
+        found = render_gpu_processes(cards_now())
     except ProbeUnavailableError as err:
         return str(err)
+    return found if virtual_card() is None else f"{found}\n\n- {_VIRTUAL}"
 
 
 def top(most: int = LARGEST) -> Top:

@@ -42,9 +42,8 @@ def total_and_free(memory: Any) -> tuple[int, int]:
         raise ImpossibleReadingError(
             f"NVML says that of {format_value(memory.total)} B of the card "
             f"{format_value(memory.free)} B are "
-            "free, which cannot be: the process and device figures of nvidia-smi are unknown "
-            "wherever it says so. torch's own counters still work. "
-            "Check what nvidia-smi shows."
+            "free, which cannot be. So its figures of the process and of the card are shown as "
+            "unknown. torch's own counters still work. Check what nvidia-smi shows."
         )
     return total, free
 
@@ -53,8 +52,7 @@ def format_excess(what: str, count: Any, used: int) -> str:
     """Format the warning for a figure larger than all memory in use."""
     return (
         f"NVML says that {what} {format_value(count)} B where {used} B of the card are in use, "
-        "which "
-        "cannot be: that figure is unknown wherever it says so. Check what nvidia-smi shows."
+        "which cannot be: that figure is shown as unknown. Check what nvidia-smi shows."
     )
 
 

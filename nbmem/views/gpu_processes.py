@@ -42,8 +42,7 @@ SHARED = (
 )
 NO_BYTES = "Card {}: NVML does not say how much memory it has, or how much is in use."
 WDDM = (
-    "Card {}: Windows manages its memory (WDDM), so the driver tells nobody what a process has of "
-    "it."
+    "Card {}: Windows manages its memory (WDDM), so the driver does not say what each process uses."
 )
 
 

@@ -64,8 +64,8 @@ TRITON = (
 def unknown_scratch(kernel: str) -> str:
     """Format the note on a Triton kernel with uncounted scratch memory."""
     return (
-        f"Scratch that the kernel {kernel} asks of triton.set_allocator's function is not counted: "
-        "it was not compiled here, for that failed or others had taken too long."
+        f"The scratch memory of the Triton kernel {kernel} (triton.set_allocator) is not counted. "
+        "It is known once the kernel is compiled. Here that failed, or others had taken too long."
     )
 
 
@@ -113,8 +113,8 @@ COALESCE = (
     f"How many different places coalesce finds {_UNKNOWN}: all are assumed to differ, {_BOUND}."
 )
 SPARSE_PRODUCT = (
-    f"How many elements the product of two sparse matrices has {_UNKNOWN}: as many are assumed as "
-    "it has where their places are drawn by lot."
+    f"How many elements the product of two sparse matrices has {_UNKNOWN}: it is "
+    "assumed that their places are random."
 )
 REPEAT = (
     f"How often repeat_interleave repeats {_UNKNOWN}: once each is assumed, which may be too few. "

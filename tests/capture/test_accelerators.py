@@ -180,7 +180,9 @@ def test_a_driver_that_does_not_tell_what_is_in_use_costs_that_figure_alone(monk
     end.check()
     assert (end[C.USER_TENSORS], end.reserved) == (1 << 18, 20 * MIB)
     assert end[C.FREE] == 16 * GIB - 20 * MIB
-    assert any(note.endswith("what other programs hold stands with free.") for note in report.notes)
+    assert any(
+        note.endswith("what other programs hold is counted as free.") for note in report.notes
+    )
 
 
 def test_a_card_of_amds_is_a_real_one(monkeypatch):

@@ -45,4 +45,6 @@ def test_the_status_file_exists_while_there_is_something_to_report(shell):
 def test_the_magic_lists_the_processes_on_the_cards(shell, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     shell.run_cell("%nbmem gpus")
-    assert "0  H100: 3.00 GiB of 80.00 GiB in use" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "0  H100: 3.00 GiB of 80.00 GiB in use" in told
+    assert "This process runs on a virtual card and sees no other." in told

@@ -42,7 +42,7 @@ def test_what_waits_is_told_with_what_would_be_reserved(run):
     measured = reserved(late) - reserved(free)
     assert measured == 15 * 64 << 20
     assert (mine.low, mine.high) == (0, measured)
-    assert "960.0 MiB were freed and not free" in mine.evidence
+    assert "960.0 MiB were freed, but another stream still used" in mine.evidence
     assert mine.code is None
     assert as_on_a_card(free) == []
 

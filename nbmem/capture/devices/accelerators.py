@@ -85,11 +85,11 @@ _WHAT_IS_COUNTED = (
 
 
 _MISSING = (
-    "torch keeps no history of {}'s memory that nbmem reads: what lived was looked at where phases "
-    "begin and end. Beyond the tensors that were seen the counters alone are known (unknown: "
-    "temporaries and rounding), and peaks are those of these moments."
+    "torch keeps no history of {}'s memory that nbmem can read. It looked at the tensors and the "
+    "counters where phases begin and end, so peaks are those of these moments. Temporaries and "
+    "rounding are unknown."
 )
-_SILENT = " The driver does not tell what is in use, so what other programs hold stands with free."
+_SILENT = " The driver does not say what is in use, so what other programs hold is counted as free."
 _OWN_PROBES = frozenset(("cuda", "xpu", "mps"))
 
 

@@ -195,14 +195,14 @@ class Sampler:
         if reading.total != known and (known or reading.total < _least_total(index, reserved)):
             raise ImpossibleReadingError(
                 f"NVML says that the card has {reading.total} B, which cannot be: torch's own "
-                "figures contradict it. The process and device figures of nvidia-smi are unknown "
-                "wherever it says so. Check what nvidia-smi shows."
+                "figures contradict it. So its figures of the process and of the card are shown as "
+                "unknown. Check what nvidia-smi shows."
             )
         if reading.used < reserved:
             raise ImpossibleReadingError(
                 f"NVML says that {reading.used} B of the card are in use while torch alone held "
-                f"{reserved} B, which cannot be. The process and device figures of nvidia-smi are "
-                "unknown wherever it says so. Check what nvidia-smi shows."
+                f"{reserved} B, which cannot be. So its figures of the process and of the card are "
+                "shown as unknown. Check what nvidia-smi shows."
             )
         doubts.update(reading.doubts)
         if "driver" not in reading.doubts or known is None:
@@ -210,7 +210,7 @@ class Sampler:
         if reading.process is not None and reading.process < reserved:
             doubts["process"] = (
                 f"NVML says that this process holds {reading.process} B while torch alone held "
-                f"{reserved} B, which cannot be: that figure is unknown wherever it says so."
+                f"{reserved} B, which cannot be: that figure is shown as unknown."
             )
             return reading.used, NOT_KNOWN
         return reading.used, NOT_KNOWN if reading.process is None else reading.process

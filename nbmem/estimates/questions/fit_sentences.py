@@ -116,7 +116,7 @@ def band_sentences(name: str, band: Band, card: CardFigures, step: int) -> list[
     never = f"from {best + step:,} on it never fits"
     luck = "depends on how the allocator's segments fall"
     if band.safe is None:
-        found = [f"No {name} is sure to fit on {on}: up to {best:,} it {luck}, {never}."]
+        found = [f"No {name} always fits on {on}: up to {best:,} it {luck}, {never}."]
     elif band.safe == best:
         return [f"{name} up to {best:,} always fits on {on}; {never}."]
     else:
@@ -208,6 +208,11 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
     verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
     if after is None:
         return f"{verdict} {search.limit:,} does not."
+    if after.wanted <= card.total:  # "out of memory" would contradict the figure before it
+        return (
+            f"{verdict} {search.limit:,} would take {format_bytes(after.wanted)}, and the margin "
+            f"leaves {format_bytes(card.total - card.margin)}."
+        )
     line = after.failure.line if after.failure else None
     at = "" if line is None else f" at line {line}"
     return (

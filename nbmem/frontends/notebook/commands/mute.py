@@ -46,7 +46,7 @@ def unmute(name: str) -> str:
     from nbmem.report.tips.engine import rule_named
 
     mutes.unmute(rule_named(name).name)
-    return f"{name} is told again, from the next report on."
+    return f"{name} is shown again, from the next report on."
 
 
 def _mute(_notebook: Notebook, argument: str) -> None:

@@ -28,9 +28,9 @@ TRACE_IT = (
     "and tries in its simulator what would have sufficed."
 )
 TRACE_IT_THERE = (
-    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory; "
-    "what would have sufficed it cannot try, for torch takes its memory from another allocator "
-    "here ({})."
+    "The cell was not traced. With %%memtrace on its first line, nbmem says what held the memory. "
+    "It cannot try remedies in its simulator: torch takes its memory from another allocator here "
+    "({})."
 )
 LARGEST = 5
 

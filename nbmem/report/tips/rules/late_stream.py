@@ -49,9 +49,8 @@ def check(e: Evidence) -> Findings:
     unlimited = next((m for m in e.modules if m.get("limit_all_gathers") is False), None)
     yield RULE.finding(
         title=f"Freed memory waits for another stream: up to {fmt(saved)} less reserved",
-        evidence=f"At the highest moment {fmt(waits)} were freed and not free, because another "
-        f"stream had to finish first: {_largest_pending(e, at)}. Free at once, the same "
-        "requests would have "
+        evidence=f"At the highest moment {fmt(waits)} were freed, but another stream still used "
+        f"them: {_largest_pending(e, at)}. Without that wait the same requests would have "
         f"reserved {fmt(freed.peak_reserved)} at most, not {fmt(now.peak_reserved)}.",
         saves=simulated(0, saved),
         code=None if unlimited is None else _code(code_name(unlimited)),

@@ -107,8 +107,8 @@ def _of_inference(e: Evidence) -> Findings:
         released = _released(sorted(names, key=sizes.__getitem__, reverse=True))
         yield RULE.finding(
             title=f"`{released}` at the end of the loop: {fmt_range(gain, high)} less at the peak",
-            evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} what one pass has made "
-            "until the next pass has made it again. If not all of it is read, keep only that.",
+            evidence=f"{' and '.join(names)} hold{'s' * (len(names) == 1)} the results of one pass "
+            "until the next pass has made its own. If only a part is read later, keep that part.",
             saves=simulated(gain, high),
             code=f"{released}   # at the end of the loop's body",
         )
