@@ -1,5 +1,7 @@
 """Largest value that fits, against brute force and hand-counted parts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -8,7 +10,9 @@ from nbmem.core.errors import UsageError
 from nbmem.core.units import MIB
 from nbmem.estimates.card_choice import figures_of
 from nbmem.estimates.programs import programs
+from nbmem.estimates.questions import fit_sentences
 from nbmem.estimates.runs.probe_run import Request, probe
+from nbmem.report.estimate_results import CardFigures
 from nbmem.views.exports.estimates import fit_json
 from nbmem.views.fit import formula, render_html, render_text
 from tests.estimate.small_cards import small_card
@@ -93,6 +97,21 @@ def test_the_margin_is_kept_free(here, script):
     assert kept.card.margin == 150 * MIB
     assert top.process <= 1350 * MIB
     assert "150.0 MiB (10% of the card) are kept free" in " ".join(kept.sentences)
+
+
+def test_what_only_the_margin_refuses_does_not_run_out_of_memory():
+    card = CardFigures(name="Tesla T4", total=1000 * MIB, margin=100 * MIB, driver=0)
+    search = SimpleNamespace(limit=38, flat=False)
+    fits = SimpleNamespace(value=37, fits=True, process=890 * MIB)
+    beyond = SimpleNamespace(value=38, fits=False, wanted=950 * MIB, failure=None)
+    verdict = fit_sentences._verdict("batch", search, [fits, beyond], card)
+    assert verdict == (
+        "batch = 37 fits on a Tesla T4: 890.0 MiB of 1,000.0 MiB. 38 would take 950.0 MiB, and the "
+        "margin leaves 900.0 MiB."
+    )
+    beyond.wanted = 1010 * MIB
+    told = fit_sentences._verdict("batch", search, [fits, beyond], card)
+    assert told.endswith("38 runs out of memory; with an endless card it would take 1,010.0 MiB.")
 
 
 def test_a_cards_two_totals_are_told_apart():

@@ -206,19 +206,20 @@ def _verdict(name: str, search: Search, probes: Sequence[Probe], card: CardFigur
             f"{held}."
         )
     verdict = f"{name} = {best} fits on {with_article(card.name)}: {held}."
+    return f"{verdict} {search.limit:,} {_beyond(after, card)}."
+
+
+def _beyond(after: Probe | None, card: CardFigures) -> str:
+    """Say what the smallest value that does not fit does."""
     if after is None:
-        return f"{verdict} {search.limit:,} does not."
-    if after.wanted <= card.total:  # "out of memory" would contradict the figure before it
-        return (
-            f"{verdict} {search.limit:,} would take {format_bytes(after.wanted)}, and the margin "
-            f"leaves {format_bytes(card.total - card.margin)}."
-        )
+        return "does not"
+    wanted = format_bytes(after.wanted)
+    if after.wanted <= card.total:  # "out of memory" would contradict the figures before it
+        left = format_bytes(card.total - card.margin)
+        return f"would take {wanted}, and the margin leaves {left}"
     line = after.failure.line if after.failure else None
     at = "" if line is None else f" at line {line}"
-    return (
-        f"{verdict} {search.limit:,} runs out of memory{at}; with an endless card it would take "
-        f"{format_bytes(after.wanted)}."
-    )
+    return f"runs out of memory{at}; with an endless card it would take {wanted}"
 
 
 def _level(
