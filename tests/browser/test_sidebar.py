@@ -132,6 +132,7 @@ def test_a_virtual_card_is_shown_before_anything_is_on_it(notebook, page):
     expect(status).to_have_text("GPU 0 B of 15.00 GiB, peak 0 B", use_inner_text=True)
     expect(running).to_have_text("no cell runs")
     page.get_by_test_id("nbmem-card-0").get_by_text("Tesla T4 (virtual)").wait_for()
+    expect(page.get_by_test_id("nbmem-line")).to_have_count(0)
     notebook.run(1)
     notebook.run(2)
     expect(status).to_have_text("GPU 0 B of 22.49 GiB, peak 0 B", use_inner_text=True)

@@ -55,7 +55,7 @@ def test_a_tip_inserts_its_code_runs_its_command_and_can_be_shown_again(notebook
     tip.wait_for(state="detached")
     page.get_by_role("button", name="Show again").click()
     tip.get_by_text("Free 16.0 MiB now").click()
-    tip.get_by_text("freed 16.0 MiB, measured").wait_for()
+    tip.get_by_text("freed 16.0 MiB (measured)").wait_for()
     expect(tip.get_by_text("Free 16.0 MiB now")).to_have_count(0)
     notebook.run(2)
     assert before - int(notebook.printed(2)) == KEPT

@@ -103,7 +103,7 @@ def test_a_batch_that_is_offered_in_the_first_step_fits_two(optimizer, rows, pha
     report = run(TRAINING.format(rows=rows, steps=1, **program)).report()
     assert report.ooms[0].at.phase == phase
     mine = next(one for one in report.ooms[0].remedies if one.rule == "batch_size")
-    smaller = int(re.findall(r"about (\d+) \(lower bound\)", mine.title)[0])
+    smaller = int(re.findall(r"about ([\d,]+) \(lower bound\)", mine.title)[0].replace(",", ""))
     assert smaller > rows // 4
     run(TRAINING.format(rows=smaller, steps=3, **program), fails=False)
 

@@ -15,14 +15,21 @@ export interface IReading {
 
 const ROWS = 12;
 
-export function LineChart(props: { readings: IReading[]; label: string }): React.JSX.Element {
+/** Null as long as there is nothing to draw: a card on which nothing has been put. */
+export function LineChart(props: {
+  readings: IReading[];
+  label: string;
+}): React.JSX.Element | null {
   const trans = React.useContext(Trans);
   const times = props.readings.map(reading => reading.t);
   const cards = props.readings.map(reading => reading.card);
   const to = times[times.length - 1] ?? 0;
   const highest = cards.map(card => Math.max(card.reserved ?? 0, card.peak, card.process ?? 0));
+  if (Math.max(...highest) <= 0) {
+    return null;
+  }
   const span = windowOf(times);
-  const frame: IFrame = { from: to - span, to, top: axisEnd(Math.max(...highest, 1)) };
+  const frame: IFrame = { from: to - span, to, top: axisEnd(Math.max(...highest)) };
   const reserved = known(cards.map(card => card.reserved));
   const processes = known(cards.map(card => card.process));
   return (

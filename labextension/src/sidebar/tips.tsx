@@ -87,7 +87,7 @@ function Tip(props: {
   const saves =
     finding.high === 0
       ? ground
-      : trans.__('saves %1, %2', savingOf(finding.low, finding.high, trans), ground);
+      : trans.__('saves %1 (%2)', savingOf(finding.low, finding.high, trans), ground);
   return (
     <li className="nbmem-Tip" data-rule={finding.rule}>
       <p className="nbmem-Tip-title">
@@ -96,7 +96,7 @@ function Tip(props: {
       <p className="nbmem-Tip-saves">
         {finding.measured === null
           ? saves
-          : trans.__('freed %1, measured', formatBytes(finding.measured))}
+          : trans.__('freed %1 (measured)', formatBytes(finding.measured))}
       </p>
       <p>
         <Sentence text={clipped(finding.evidence, 600)} />
