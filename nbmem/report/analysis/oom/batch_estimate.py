@@ -55,7 +55,7 @@ def batch(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
         if size < 1:
             return
     smaller = (
-        f"a batch of about {size:,} (lower bound), not {rows:,}"
+        f"a batch of about {size} (lower bound), not {rows}"
         if rows
         else f"{size}/{_SHARES} of the batch"
     )
