@@ -85,7 +85,7 @@ class Completion:
         return self._with_sizes(found, text) if "torch" in sys.modules else found
 
     def _with_sizes(self, found: Iterable[Any], text: str) -> Iterator[Any]:
-        """Yield IPython's completions, those of variables on a card with their bytes."""
+        """Yield IPython's completions with the bytes of variables on a card."""
         left = SIZES_S
         for at, one in enumerate(found):
             if self._sizes and at < MAX_SIZED and left > 0:
@@ -226,7 +226,10 @@ def _matching(word: str, *offered: Iterable[str]) -> list[str]:
 
 
 def size_of_name(shell: Any, name: str, *, by_category: bool = False) -> str | None:
-    """Write what a variable or a member of one holds on the cards; None for nothing."""
+    """Write the bytes of a variable, or a member of one, on the cards.
+
+    None for nothing.
+    """
     if "torch" not in sys.modules or not _DOTTED.fullmatch(name):
         return None
     from nbmem.api.object_bytes import bytes_on_cards, member_at

@@ -69,7 +69,10 @@ def show(
 def out_of_memory_bundle(
     trace: Trace, device: int | None, *, widget: bool
 ) -> dict[str, Any] | None:
-    """Return the explanation of a recording's out-of-memory errors; None if it had none."""
+    """Return the explanation of a recording's out-of-memory errors.
+
+    None if it had none.
+    """
     with suppress(Exception):  # nothing to report, or a faulty ledger: its bundle says so
         ooms = trace.report(device).ooms
         if ooms:

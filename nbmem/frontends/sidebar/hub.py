@@ -116,9 +116,9 @@ class Hub:
         self._talk(self._end, cell, delta)
 
     def loading_cell_ended(self, cell: Cell) -> None:
-        """Sample the cards after the cell that loaded nbmem, of whose begin nobody knew.
+        """Sample the cards after the cell that loaded nbmem.
 
-        A page would say that nothing is there until the next cell runs. Where no card is in use,
+        Its begin was not reported. A page would say that nothing is there until the next cell runs. Where no card is in use,
         nothing is pushed: the page offers a virtual one.
         """
         self._talk(self._end_loading, cell)
