@@ -118,8 +118,8 @@ class Hub:
     def loading_cell_ended(self, cell: Cell) -> None:
         """Sample the cards after the cell that loaded nbmem.
 
-        Its begin was not reported. A page would say that nothing is there until the next cell runs. Where no card is in use,
-        nothing is pushed: the page offers a virtual one.
+        Its begin was not reported. Without this a page would say that nothing is there until the
+        next cell runs. Where no card is in use, nothing is pushed: the page offers a virtual one.
         """
         self._talk(self._end_loading, cell)
 
