@@ -338,7 +338,7 @@ def test_a_fault_in_the_readings_is_one_note_and_a_reload_begins_again(kernel):
     assert "%reload_ext nbmem" in note
     assert kernel.run(FILL).pushes == []
     ran = kernel.run("cards.CardReader.read = read\n%reload_ext nbmem")
-    assert [type(push.message) for push in ran.pushes] == [Loaded]
+    assert [type(push.message) for push in ran.pushes] == [Loaded, Sample, CellEnded]
     assert kernel.run(FILL).samples()
 
 
