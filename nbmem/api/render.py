@@ -240,7 +240,8 @@ def _with_tips(
     if before is not None and then is not None:
         known = _figures(before, Faults())
         in_function = advise(before.session, before, known, everything=everything)
-        advice = with_function(advice, in_function, then.function, report)
+        callers = before.session.facts.get("callers", ())
+        advice = with_function(advice, in_function, then.function, report, callers)
         # What the failure keeps is the traceback's, whatever names its variables had.
         pairs = zip(known.ooms, report.ooms, strict=False)
         named = [replace(one, left=at_end.left) for one, at_end in pairs]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.distributed.collectives import Collectives
 from nbmem.capture.heap import walk_in_pieces
 from nbmem.capture.hooks import oom_observer
+from nbmem.capture.hooks.nested_calls import NEARLY
 from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.interpreter.last_call import as_names
@@ -33,7 +34,12 @@ from nbmem.capture.record.rank_log import RankLog
 from nbmem.capture.record.session_builder import build_session
 from nbmem.capture.record.tensor_labels import TensorLabelLog
 from nbmem.capture.tensors.tensors import without_torch_function
-from nbmem.capture.torch_cuda import initialized_torch, read_counters
+from nbmem.capture.torch_cuda import (
+    initialized_torch,
+    is_higher,
+    peaks_allocated,
+    read_counters,
+)
 from nbmem.capture.torch_memory.allocator_history import (
     FIRST_ENTRIES,
     VIRTUAL_FIRST_ENTRIES,
@@ -47,8 +53,11 @@ from nbmem.core.runtime.entry_points import clear_handled_tracebacks, fault_note
 from nbmem.core.runtime.interrupts import hold_signals, reraise_if_from_signal
 from nbmem.core.runtime.self_test import losses
 from nbmem.core.session.engines import RULES
+from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from nbmem.capture.heap import Walk
     from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
@@ -81,6 +90,9 @@ class FunctionVariables:
         freed: That of the one behind their release.
         held: Who held what.
         facts: The program's facts then.
+        peaks: The most that was allocated on each card until then.
+        share: Share of the bytes with a name that a later look without a higher peak needs, to
+            take the place of this one.
     """
 
     function: str
@@ -88,6 +100,14 @@ class FunctionVariables:
     freed: int
     held: Walk
     facts: dict[str, Any]
+    peaks: Sequence[int] = ()
+    share: float = NEARLY
+
+    @property
+    def named(self) -> int:
+        """Bytes that variables hold, and no garbage or ended function."""
+        every = (held for found in self.held.by_device.values() for held in found)
+        return sum(held.size for held in every if held.holders[0].kind < HolderKind.FRAME)
 
 
 class Recorder:
@@ -163,6 +183,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.before_return: FunctionVariables | None = None
+        self._releases = False
         self.pauses: list[tuple[int, int]] = []
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
@@ -278,6 +299,9 @@ class Recorder:
 
     def _sample_taken(self, sample: int) -> None:
         self.storage_log.at_sample(sample)
+        if self._releases and self.before_return is not None:
+            self._releases = False
+            self.before_return = replace(self.before_return, freed=sample)
         most = VIRTUAL_FIRST_ENTRIES if self.imitated else FIRST_ENTRIES
         if self.history.takes_first_stacks and self.counter_samples.entries >= most:
             self.history.end_stacks()
@@ -335,19 +359,57 @@ class Recorder:
         if frame is None:
             return
         begun_ns = CLOCK.time_ns()
-        names, then = self.names, None
-        with self.guard("the variables of a function"), as_names(frame, names) as added:
+        frames = [*call.inner, frame]
+        del frame
+        call.inner.clear()
+        if self._look(frames, NEARLY):
+            self.record_release()
+        self.pauses.append((begun_ns, CLOCK.time_ns()))
+
+    def record_variables(self, frames: list[FrameType], share: float = NEARLY) -> None:
+        """Record what the variables of running functions hold, the first of which returns.
+
+        Faults leave a note; an interrupt passes.
+
+        Args:
+            frames: The functions' frames, the innermost first. They are taken.
+            share: As of `FunctionVariables`.
+        """
+        begun_ns = CLOCK.time_ns()
+        self._look(frames, share)
+        self.pauses.append((begun_ns, CLOCK.time_ns()))
+
+    def record_release(self) -> None:
+        """Record that the function has returned whose variables were recorded last."""
+        with self.guard("the variables of a function"):
+            self.storage_log.ask_all()
+            self.counter_samples.take()
+
+    def _look(self, frames: list[FrameType], share: float) -> bool:
+        """Record what functions' variables hold; return whether that says more than before."""
+        names, then, known = self.names, None, self.before_return
+        peaks = peaks_allocated()
+        with self.guard("the variables of a function"), as_names(frames, names) as (added, owned):
+            function = frames[0].f_code.co_name
+            callers = [
+                {"function": one.f_code.co_name, "variables": variables}
+                for one, variables in zip(frames[1:], owned[1:], strict=True)
+            ]
             self.names = {**names, **added}
             try:
-                then = self._before_return(frame.f_code.co_name)
+                then = self._before_return(function)
             finally:
                 self.names = names
-        del frame
-        if then is not None:
-            with self.guard("the variables of a function"):
-                self.storage_log.ask_all()
-                self.before_return = replace(then, freed=self.counter_samples.take())
-        self.pauses.append((begun_ns, CLOCK.time_ns()))
+        frames.clear()
+        if then is None:
+            return False
+        same_peak = known is not None and not is_higher(peaks, known.peaks)
+        if known is not None and same_peak and then.named < known.share * known.named:
+            return False
+        facts = {**then.facts, "callers": callers} if callers else then.facts
+        self.before_return = replace(then, facts=facts, peaks=peaks, share=share)
+        self._releases = True
+        return True
 
     def _before_return(self, function: str) -> FunctionVariables | None:
         self.storage_log.ask_all()
