@@ -85,7 +85,7 @@ class _Watched:
         """
         if self.loops and not self.in_loop:
             return True
-        if not self.loops and (self.in_loop or not _is_figure(value)):
+        if not self.loops and not _is_figure(value):
             return False
         code, variables = self.own, locals_of(frame)
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -176,11 +176,16 @@ class NestedCalls:
             for name, value in _values_named(function, calls)
             if not is_compiled(value) and (inner := users_function(value)) is not None
         ]
-        loops = source.has_loop
+        loops, followed = source.has_loop, set[str]()
         for name, inner in called:
-            inside = in_loop or calls[name]
-            loops |= self._mark(inner, in_loop=inside, depth=depth + 1)
-        marked = source.marked({name for name, _ in called}, _HOOKS)
+            if self._mark(inner, in_loop=in_loop or calls[name], depth=depth + 1):
+                loops = True
+                followed.add(name)
+            elif id(inner.__code__) in self._watched:
+                followed.add(name)
+        if in_loop and not loops:  # a part of a step: it may be called thousands of times
+            return False
+        marked = source.marked(followed, _HOOKS)
         if marked is not None:
             watched = _Watched(function, own, marked, in_loop=in_loop, loops=loops)
             self._watched[id(marked)] = watched
