@@ -133,10 +133,13 @@ class Trace:
         def recorder() -> Recorder | None:
             return None if self._recording is None else self._recording.outermost_recorder()
 
-        def look(frames: list[FrameType], share: float) -> None:
-            if (found := recorder()) is not None:
-                without_collector(partial(found.record_variables, frames, share))
+        def look(frames: list[FrameType], in_loop: bool) -> bool:  # noqa: FBT001 - a callback
+            found, says_more = recorder(), False
+            if found is not None:
+                work = partial(found.record_variables, frames, in_loop=in_loop)
+                says_more = without_collector(work)
             frames.clear()
+            return says_more
 
         def released() -> None:
             if (found := recorder()) is not None:

@@ -122,7 +122,7 @@ class FunctionCalls:
         for path in paths:
             function = users_function(value_of(path, self._variables))
             if function is not None:
-                self._nested.watch(function)
+                self._nested.watch(function, is_kept=True)
 
     def ends(self, error: BaseException | None = None, *, last: bool = False) -> None:
         """Tell of the function that has returned or failed.

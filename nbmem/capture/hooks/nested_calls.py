@@ -40,10 +40,8 @@ MAX_CALLS = 100
 MAX_LOOKS = 8
 LOOKS_IN_LOOP = 2
 """At one function that is called in a loop."""
-NEARLY = 0.9
-"""Share of the bytes at a look that a later one around it needs, as it knows what came since."""
-NEARLY_IN_LOOP = 0.5
-"""The same where the first look was at one call of many."""
+NEARLY = 0.5
+"""Share of the bytes at a look below which a later one around it cannot say more."""
 HIGHER = 1.05
 """Factor by which a peak must grow for another look at the same function."""
 WORTH = 0.1
@@ -63,6 +61,7 @@ class _Watched:
         marked: Its code with the calls.
         in_loop: Whether it is called in loops only.
         loops: Whether a loop is among its lines, or among those of functions that it calls.
+        is_kept: Whether its variables live until they are read behind its call.
     """
 
     function: FunctionType
@@ -70,6 +69,7 @@ class _Watched:
     marked: CodeType
     in_loop: bool
     loops: bool
+    is_kept: bool = False
     calls: int = 0
     looks: int = 0
 
@@ -112,17 +112,10 @@ class _Look:
     Attributes:
         allocated: Bytes that were allocated.
         peaks: The most until then.
-        share: Share of the bytes that a look around it needs.
     """
 
     allocated: int
     peaks: list[int]
-    share: float = NEARLY
-
-    @property
-    def nearly(self) -> float:
-        """Bytes at which a look around this one knows more."""
-        return self.share * self.allocated
 
 
 @dataclass(slots=True, eq=False)
@@ -131,15 +124,15 @@ class NestedCalls:
 
     Args:
         look: Called with the frames of the running functions, the innermost first, when their
-            variables are worth a look, and with the share of the bytes that a later look needs.
-            The functions run on.
+            variables are worth a look, and with whether it is called in a loop. They run
+            on. Returns whether it says more than the look before.
         released: Called when the innermost one has returned.
 
     Attributes:
         waits: Whether the function that was looked at last has not returned yet.
     """
 
-    look: Callable[[list[FrameType], float], None]
+    look: Callable[[list[FrameType], bool], bool]
     released: Callable[[], None]
     _watched: dict[int, _Watched] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
@@ -151,15 +144,21 @@ class NestedCalls:
 
     # --- what is watched
 
-    def watch(self, function: FunctionType) -> None:
-        """Watch the functions that a function of the user's calls, and mark its own lines.
+    def watch(self, function: FunctionType, *, is_kept: bool = False) -> None:
+        """Watch a function of the user's and those that it calls, and mark its lines.
 
         A function that torch.compile has to read stays as it is, and so do all others then.
+
+        Args:
+            function: The function.
+            is_kept: Whether its variables live until they are read behind its call.
         """
         self._place = os.getpid(), threading.get_ident()
         _watching[:] = [self]
         if not has_compiled():
             self._mark(function, in_loop=False, depth=0)
+            for one in self._watched.values():
+                one.is_kept |= is_kept and one.function is function
 
     def _mark(self, function: FunctionType, *, in_loop: bool, depth: int) -> bool:
         """Mark a function and those that it calls; return whether any of them has a loop."""
@@ -218,7 +217,7 @@ class NestedCalls:
         return (
             best is not None
             and not is_higher(peaks_allocated(), best.peaks)
-            and _allocated() < best.nearly
+            and _allocated() < NEARLY * best.allocated
         )
 
     def failed_frames(self, error: BaseException | None) -> list[FrameType]:
@@ -270,10 +269,9 @@ class NestedCalls:
         if self._is_worth(call, peaks, allocated) and call.watched.drives(frame, value):
             call.watched.looks += 1
             self._looks += 1
-            share = NEARLY_IN_LOOP if call.watched.in_loop else NEARLY
-            self._best = _Look(allocated, peaks, share)
-            self.waits = True
-            self.look(_users_frames(frame), share)
+            if self.look(_users_frames(frame), call.watched.in_loop):
+                self._best = _Look(allocated, peaks)
+                self.waits = True
 
     def returned(self) -> None:
         """Register that the function which was looked at last has returned."""
@@ -307,17 +305,17 @@ class NestedCalls:
 
     def _is_worth(self, call: _Call, peaks: list[int], allocated: int) -> bool:
         watched, best = call.watched, self._best
-        if not any(peaks) or self._looks >= MAX_LOOKS:
+        if watched.is_kept or not any(peaks) or self._looks >= MAX_LOOKS:
             return False
         if watched.in_loop and watched.looks >= LOOKS_IN_LOOP:
             return False
         if best is None:
             return is_higher(peaks, call.peaks) or allocated >= WORTH * sum(peaks)
-        if is_higher(peaks, best.peaks, HIGHER if watched.looks else 1):
+        if is_higher(peaks, best.peaks):
             return is_higher(peaks, call.peaks) or allocated >= best.allocated
         # A function around the one that was looked at knows what happened since.
         around = self._looks > call.looks
-        return allocated >= (best.nearly if around else HIGHER * best.allocated)
+        return allocated >= (NEARLY * best.allocated if around else HIGHER * best.allocated)
 
 
 def _is_figure(value: object) -> bool:

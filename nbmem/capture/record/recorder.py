@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from nbmem.capture.distributed.collectives import Collectives
 from nbmem.capture.heap import walk_in_pieces
 from nbmem.capture.hooks import oom_observer
-from nbmem.capture.hooks.nested_calls import NEARLY
 from nbmem.capture.hooks.training_hooks import TrainingHooks
 from nbmem.capture.interpreter.busy_threads import threads_using_tensors
 from nbmem.capture.interpreter.last_call import as_names
@@ -72,6 +71,9 @@ MAX_REFUSALS = 1_000
 """Out-of-memory errors whose line and layer are recorded, the latest ones: a search causes many."""
 RETRIES = 3
 """How often `close` is retried after a fault, so that the rest is removed as well."""
+LITTLE = 0.1
+"""Share of the bytes with a name that may lose it when a function returns: its variables are of no
+importance then."""
 MAX_NOTES = 100
 """Sentences that are retained; equal ones only once."""
 
@@ -91,8 +93,7 @@ class FunctionVariables:
         held: Who held what.
         facts: The program's facts then.
         peaks: The most that was allocated on each card until then.
-        share: Share of the bytes with a name that a later look without a higher peak needs, to
-            take the place of this one.
+        in_loop: Whether the function was called in a loop.
     """
 
     function: str
@@ -101,13 +102,17 @@ class FunctionVariables:
     held: Walk
     facts: dict[str, Any]
     peaks: Sequence[int] = ()
-    share: float = NEARLY
+    in_loop: bool = False
 
-    @property
-    def named(self) -> int:
-        """Bytes that variables hold, and no garbage or ended function."""
-        every = (held for found in self.held.by_device.values() for held in found)
-        return sum(held.size for held in every if held.holders[0].kind < HolderKind.FRAME)
+    def is_known_by(self, later: Walk) -> bool:
+        """Return whether later names say more.
+
+        What came since is more than what has lost its name, or little has lost it.
+        """
+        then, now = _named(self.held), _named(later)
+        lost = sum(size for where, size in then.items() if where not in now)
+        new = sum(size for where, size in now.items() if where not in then)
+        return new >= lost or lost < LITTLE * sum(then.values())
 
 
 class Recorder:
@@ -362,22 +367,24 @@ class Recorder:
         frames = [*call.inner, frame]
         del frame
         call.inner.clear()
-        if self._look(frames, NEARLY):
+        if self._look(frames):
             self.record_release()
         self.pauses.append((begun_ns, CLOCK.time_ns()))
 
-    def record_variables(self, frames: list[FrameType], share: float = NEARLY) -> None:
+    def record_variables(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
         """Record what the variables of running functions hold, the first of which returns.
 
-        Faults leave a note; an interrupt passes.
+        Faults leave a note; an interrupt passes. Returns whether that says more than what was
+        recorded before.
 
         Args:
             frames: The functions' frames, the innermost first. They are taken.
-            share: As of `FunctionVariables`.
+            in_loop: Whether the first is called in a loop.
         """
         begun_ns = CLOCK.time_ns()
-        self._look(frames, share)
+        says_more = self._look(frames, in_loop=in_loop)
         self.pauses.append((begun_ns, CLOCK.time_ns()))
+        return says_more
 
     def record_release(self) -> None:
         """Record that the function has returned whose variables were recorded last."""
@@ -385,7 +392,7 @@ class Recorder:
             self.storage_log.ask_all()
             self.counter_samples.take()
 
-    def _look(self, frames: list[FrameType], share: float) -> bool:
+    def _look(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
         """Record what functions' variables hold; return whether that says more than before."""
         names, then, known = self.names, None, self.before_return
         peaks = peaks_allocated()
@@ -404,10 +411,11 @@ class Recorder:
         if then is None:
             return False
         same_peak = known is not None and not is_higher(peaks, known.peaks)
-        if known is not None and same_peak and then.named < known.share * known.named:
+        if known is not None and same_peak and not known.is_known_by(then.held):
             return False
-        facts = {**then.facts, "callers": callers} if callers else then.facts
-        self.before_return = replace(then, facts=facts, peaks=peaks, share=share)
+        facts = then.facts | ({"callers": callers} if callers else {})
+        facts |= {"in_loop": True} if in_loop else {}
+        self.before_return = replace(then, facts=facts, peaks=peaks, in_loop=in_loop)
         self._releases = True
         return True
 
@@ -454,6 +462,9 @@ class Recorder:
         if matters(self.counter_samples, self.tensor_labels, self.storage_log):
             self.held = yield from self._walk(KNOWN_BLOCKS.at_end(self.at_end))
             self.facts |= _bounds(self.held)
+            then = self.before_return
+            if then is not None and then.in_loop and then.is_known_by(self.held):
+                self.before_return = None
 
     def _walk(self, in_use: BlocksInUse | None) -> Generator[float, None, Walk]:
         sample = len(self.counter_samples.t_ns) - 1
@@ -626,6 +637,16 @@ class Recorder:
             f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "
             "what each thread's own calls showed has names. Let such threads end before."
         )
+
+
+def _named(walk: Walk) -> dict[tuple[int, int, int], int]:
+    """Return the bytes that variables hold, and no garbage or ended function, by place."""
+    return {
+        (device, held.addr, held.size): held.size
+        for device, found in walk.by_device.items()
+        for held in found
+        if held.holders[0].kind < HolderKind.FRAME
+    }
 
 
 def _bounds(held: Walk) -> dict[str, Any]:

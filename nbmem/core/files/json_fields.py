@@ -74,7 +74,7 @@ _FACTS: dict[str, Kind] = {
     "parts?": ({"name": "str", "names": ("int",)},),
 }
 _CALLER: Kind = {"function": "str", "variables": "[str]"}
-FACTS: Kind = {**_FACTS, "before_return?": {**_FACTS, "callers?": (_CALLER,)}}
+FACTS: Kind = {**_FACTS, "before_return?": {**_FACTS, "callers?": (_CALLER,), "in_loop?": "bool"}}
 """Facts that the recorder writes, and the tips and the ledger read; other keys are accepted."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbmem.report.tips.engine import GROWTH_RULES, LARGE_SAVING, Advice, sorted_findings
+from nbmem.report.tips.engine import LARGE_SAVING, Advice, sorted_findings
 from nbmem.report.tips.rules import RULES
 
 if TYPE_CHECKING:
     from nbmem.report.model import Finding, Report
+    from nbmem.report.tips.rule import Rule
 
-_LEFT = frozenset(("reference_cycle",))
-"""Rules about garbage."""
-_NAMED = GROWTH_RULES | _LEFT
-"""Rules that say more, or are said apart, where a function's variables have names."""
+_GROWS = "grows_each_step"
+"""The rule whose tips begin with a name, if there is one."""
 _LINE = re.compile(r"\bline \d")
 _VARIABLE = re.compile(r"`(\w+)")
 _NAMELESS = "`something of "
@@ -50,15 +49,15 @@ def with_function(
 
     rules, peak = {rule.name: rule for rule in RULES}, report.peak.allocated
     # What the function's return leaves: a cache, and garbage of what it had.
-    garbage = max((one.high for one in before.findings if one.rule in _LEFT), default=0)
+    garbage = max((one.high for one in before.findings if rules[one.rule].of_garbage), default=0)
     left = [
         one
         for one in ended.findings
-        if rules[one.rule].of_cache or (one.rule in _LEFT and one.high > garbage)
+        if rules[one.rule].of_cache or (rules[one.rule].of_garbage and one.high > garbage)
     ]
-    stays = [one for one in ended.findings if rules[one.rule].anywhere and one.rule not in _NAMED]
+    stays = [one for one in ended.findings if _stays(rules[one.rule])]
     # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
-    grows = any(one.rule == "grows_each_step" for one in before.findings)
+    grows = any(one.rule == _GROWS for one in before.findings)
     grown = [
         replace(one, title=placed(one)) if _is_freed(one) else one
         for one in ended.findings
@@ -66,10 +65,11 @@ def with_function(
     ]
     stays += grown
     loading = report.peak.at.phase == "load"
-    stays += [one for one in ended.findings if loading and one.rule == "checkpoint_on_gpu"]
+    if loading:
+        stays += [one for one in ended.findings if rules[one.rule].of_loading and one not in stays]
     known = {(one.rule, one.title) for one in (*left, *stays)}
-    known_rules = {"grows_each_step"} if grown else set[str]()
-    known_rules |= {"checkpoint_kept"} if loading else set()
+    known_rules = {_GROWS} if grown else set[str]()
+    known_rules |= {rule.name for rule in RULES if loading and rule.of_loading and rule.anywhere}
     inside = [
         replace(one, title=placed(one), command=None)
         for one in before.findings
@@ -84,14 +84,33 @@ def with_function(
     return Advice(findings=tuple(found), notes=(*ended.notes, *before.notes), growth=before.growth)
 
 
+def names_cause(advice: Advice) -> bool:
+    """Return whether advice on a whole recording names a cause.
+
+    A look at one call of many adds nothing to it then. A cache and garbage are no causes, nor is
+    growth without a name.
+    """
+    return any(map(_is_cause, advice.findings))
+
+
+def _is_cause(finding: Finding) -> bool:
+    rule = next(one for one in RULES if one.name == finding.rule)
+    is_general = rule.of_cache or rule.last_resort or rule.of_garbage
+    return not is_general and (rule.name != _GROWS or _has_name(finding))
+
+
+def _stays(rule: Rule) -> bool:
+    """Return whether a rule's tips on the end count, whatever a function held.
+
+    Those on growth and on garbage say more, or are said apart, where its variables have names.
+    """
+    return rule.anywhere and not (rule.of_growth or rule.of_garbage)
+
+
 def _has_name(finding: Finding) -> bool:
     """Return whether a tip on what grows begins with a name."""
     title = finding.title
-    return (
-        finding.rule == "grows_each_step"
-        and title.startswith("`")
-        and not title.startswith(_NAMELESS)
-    )
+    return finding.rule == _GROWS and title.startswith("`") and not title.startswith(_NAMELESS)
 
 
 def _is_freed(finding: Finding) -> bool:
