@@ -233,14 +233,19 @@ def _with_tips(
     from nbmem.report.analysis.before_return import ledger_before_return
     from nbmem.report.analysis.oom import with_tips
     from nbmem.report.tips.engine import advise
-    from nbmem.report.tips.function_advice import with_function
+    from nbmem.report.tips.function_advice import names_cause, with_function
 
     advice = advise(card_ledger.session, card_ledger, report, everything=everything)
     before, then = ledger_before_return(card_ledger), card_ledger.trace.before_return
-    if before is not None and then is not None:
+    facts = {} if before is None else before.session.facts
+    if (
+        before is not None
+        and then is not None
+        and not (facts.get("in_loop") and names_cause(advice))
+    ):
         known = _figures(before, Faults())
         in_function = advise(before.session, before, known, everything=everything)
-        advice = with_function(advice, in_function, then.function, report)
+        advice = with_function(advice, in_function, then.function, report, facts.get("callers", ()))
         # What the failure keeps is the traceback's, whatever names its variables had.
         pairs = zip(known.ooms, report.ooms, strict=False)
         named = [replace(one, left=at_end.left) for one, at_end in pairs]

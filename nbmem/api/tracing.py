@@ -20,7 +20,9 @@ from nbmem.core.session.engines import RULES, TORCH
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
+    from nbmem.capture.hooks.function_calls import FunctionCalls
     from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.record.recorder import BlockUseReader, BlockUseRows, Recorder
     from nbmem.capture.record.recording import Recording
@@ -116,6 +118,34 @@ class Trace:
             if self.interrupted:
                 raise KeyboardInterrupt  # which `entry` delivers
         return self
+
+    def follow_functions(self, variables: Mapping[str, Any]) -> FunctionCalls:
+        """Return what follows the functions that the traced lines call.
+
+        Their variables are recorded before they are freed.
+
+        Args:
+            variables: The namespace in which the lines run.
+        """
+        from nbmem.capture.hooks.function_calls import FunctionCalls
+        from nbmem.capture.hooks.nested_calls import NestedCalls
+
+        def recorder() -> Recorder | None:
+            return None if self._recording is None else self._recording.outermost_recorder()
+
+        def look(frames: list[FrameType], in_loop: bool) -> bool:  # noqa: FBT001 - a callback
+            found, says_more = recorder(), False
+            if found is not None:
+                work = partial(found.record_variables, frames, in_loop=in_loop)
+                says_more = without_collector(work)
+            frames.clear()
+            return says_more
+
+        def released() -> None:
+            if (found := recorder()) is not None:
+                found.record_release()
+
+        return FunctionCalls(variables, self.record_before_return, NestedCalls(look, released))
 
     def record_before_return(self, call: LastCall) -> None:
         """Record what a function's variables hold, then free them.

@@ -6,6 +6,7 @@ A raw reading takes 11 to 25 us; `memory_stats()` takes 100 to 500.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -206,6 +207,18 @@ def peaks_allocated() -> list[int]:
     read = torch._C._cuda_memoryStats  # noqa: SLF001
     stats = map(getattr(read, ORIGINAL, read), range(device_count()))
     return [one["allocated_bytes"]["all"]["peak"] for one in stats]
+
+
+def is_higher(peaks: Sequence[int], before: Sequence[int], factor: float = 1) -> bool:
+    """Return whether a peak is higher than before on any GPU (`peaks_allocated`).
+
+    Args:
+        peaks: The peaks now.
+        before: Those of an earlier moment. torch may have used fewer GPUs then.
+        factor: By how much it has to be higher.
+    """
+    grown = any(now > factor * then for now, then in zip(peaks, before, strict=False))
+    return grown or any(peaks[len(before) :])
 
 
 def read_counters(index: int) -> Counters | None:

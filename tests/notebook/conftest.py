@@ -10,6 +10,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbmem.api
+from nbmem.capture.hooks.function_calls import FunctionCalls
 from nbmem.core.errors import FileFormatError, UsageError
 from nbmem.core.files.atomic_write import write_text
 from nbmem.core.session.cell_delta import CellDelta, CellPeak
@@ -47,6 +48,9 @@ class FakeTrace:
 
     def discard_walk(self):
         pass
+
+    def follow_functions(self, variables):
+        return FunctionCalls(variables, self.record_before_return)
 
     def record_before_return(self, call):
         call.frame = None

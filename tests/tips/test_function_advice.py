@@ -6,7 +6,7 @@ import pytest
 
 from nbmem.report.model import Command, Finding
 from nbmem.report.tips.engine import Advice
-from nbmem.report.tips.function_advice import with_function
+from nbmem.report.tips.function_advice import names_cause, with_function
 
 MIB = 1 << 20
 PEAK = 1000 * MIB
@@ -25,11 +25,11 @@ def tip(rule, saved, title="", command=None):
     )
 
 
-def joined(ended, before, phase="forward"):
+def joined(ended, before, phase="forward", callers=()):
     at = SimpleNamespace(phase=phase)
     report = SimpleNamespace(peak=SimpleNamespace(allocated=PEAK, at=at))
     advice = with_function(
-        Advice(findings=tuple(ended)), Advice(findings=tuple(before)), "train", report
+        Advice(findings=tuple(ended)), Advice(findings=tuple(before)), "train", report, callers
     )
     return [(one.rule, one.title) for one in advice.findings]
 
@@ -80,3 +80,35 @@ def test_a_checkpoint_that_made_the_peak_while_it_was_loaded():
     ended, before = [tip("checkpoint_on_gpu", 200)], [tip("checkpoint_kept", 200)]
     assert [rule for rule, _ in joined(ended, before, "load")] == ["checkpoint_on_gpu"]
     assert [rule for rule, _ in joined(ended, before)] == ["checkpoint_kept"]
+
+
+@pytest.mark.parametrize(
+    ("title", "function"),
+    [
+        ("`kept` grows", "train"),
+        ("`history` grows", "main"),
+        ("`args.model` is a copy of `kept`", "main"),
+        ("A list grows beside `history`", "main"),
+        ("A list of tensors grows", "train"),
+    ],
+)
+def test_a_tip_names_the_function_whose_variable_it_is_about(title, function):
+    callers = [{"function": "main", "variables": ["history", "args"]}]
+    found = joined([], [tip("graph_kept", 200, title)], callers=callers)
+    assert found == [("graph_kept", f"In {function}(): {title}")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "title", "expected"),
+    [
+        ("graph_kept", "", True),
+        ("grows_each_step", "`x` grows", True),
+        ("grows_each_step", "A list of tensors grows", False),
+        ("grows_each_step", "`something of Net` grows", False),
+        ("cached_memory", "", False),
+        ("reference_cycle", "", False),
+    ],
+)
+def test_what_names_a_cause_by_itself(rule, title, expected):
+    assert names_cause(Advice(findings=(tip(rule, 200, title),))) is expected
+    assert not names_cause(Advice(findings=()))

@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Container, Mapping
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nbmem.capture.interpreter.last_call import LastCall, called_last
+from nbmem.capture.interpreter.last_call import LastCall, called_last, users_function, value_of
 from nbmem.capture.interpreter.object_members import is_optimized
 from nbmem.capture.torch_cuda import peaks_allocated
 from nbmem.core.runtime.entry_points import entry
+
+if TYPE_CHECKING:
+    from nbmem.capture.hooks.nested_calls import NestedCalls
 
 MAX_CALLS = 32
 """Lines that are followed, the last one included."""
@@ -43,11 +46,18 @@ class FunctionCalls:
         returned: Called with a function that has returned, if more was allocated during its call
             than ever before, or if it is the last one and no other was told. Its variables live
             until the caller takes its frame.
+        nested: Looks at the functions that these call in turn; None not to.
     """
 
-    def __init__(self, variables: Mapping[str, Any], returned: Callable[[LastCall], None]) -> None:
+    def __init__(
+        self,
+        variables: Mapping[str, Any],
+        returned: Callable[[LastCall], None],
+        nested: NestedCalls | None = None,
+    ) -> None:
         self._variables = variables
         self._returned = returned
+        self._nested = nested
         self._count = 0
         self._call: LastCall | None = None
         self._peaks: list[int] = []
@@ -95,14 +105,30 @@ class FunctionCalls:
         Args:
             paths: What it may be (`called_last`).
         """
+        self.watch_nested(paths)
         self._peaks = peaks_allocated()
         self._call = LastCall(paths, self._is_line)
         self._call.begin(self._variables)
 
-    def ends(self, *, last: bool = False) -> None:
+    @entry(_PART, on_fault=_lose)
+    def watch_nested(self, paths: Collection[str]) -> None:
+        """Watch the functions that those of the next line call.
+
+        Args:
+            paths: What the line may call (`called_last`).
+        """
+        if self._nested is None:
+            return
+        for path in paths:
+            function = users_function(value_of(path, self._variables))
+            if function is not None:
+                self._nested.watch(function, is_kept=True)
+
+    def ends(self, error: BaseException | None = None, *, last: bool = False) -> None:
         """Tell of the function that has returned or failed.
 
         Args:
+            error: What has ended it; None if it has returned.
             last: Whether it is the last one.
         """
         call, self._call = self._call, None
@@ -111,15 +137,35 @@ class FunctionCalls:
         call.end()
         peaks = peaks_allocated()
         higher = any(map(int.__gt__, peaks, self._peaks)) or len(peaks) > len(self._peaks)
-        if call.frame is not None and (higher or (last and not self._told)):
-            self._told = True
-            self._returned(call)
+        if call.frame is None or not (higher or (last and not self._told)):
+            return
+        if self._nested is not None:
+            self._nested.returned()
+            if self._nested.says_more():
+                return
+            self._nested.looked()
+        self._told = True
+        call.inner = self.failed_frames(error)
+        self._returned(call)
 
-    def stop(self) -> None:
-        """Stop following; a call that has not ended is told of."""
+    def failed_frames(self, error: BaseException | None) -> list[FrameType]:
+        """Return the frames of followed functions that an error has ended, the innermost first.
+
+        The last function's own, which called them, is none of them.
+        """
+        return [] if self._nested is None else self._nested.failed_frames(error)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Stop following; a call that has not ended is told of.
+
+        Args:
+            error: What has ended the lines; None without one.
+        """
         if self in _following:
             _following.clear()
-        self.ends(last=True)
+        if self._nested is not None:
+            self._nested.stop()
+        self.ends(error, last=True)
 
     def _is_line(self, caller: FrameType) -> bool:
         return caller.f_globals is self._variables and not is_optimized(caller)

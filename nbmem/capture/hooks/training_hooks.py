@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbmem.capture.hooks import nested_calls
 from nbmem.capture.hooks.data_writes import DataPatch, create_data_patch
 from nbmem.capture.interpreter.object_members import locals_of
 from nbmem.capture.patches.compilations import Compilations
@@ -162,7 +163,11 @@ class TrainingHooks:
                     self._lent.pop()
 
     def _step_aside(self) -> None:
-        """Revert the patches while something is compiled."""
+        """Revert the patches while something is compiled.
+
+        Functions that call nbmem get their own code again, and keep it.
+        """
+        nested_calls.restore()
         with self._moving:
             for part in self._lent:
                 part.revert()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import getattr_static
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from nbmem.capture.interpreter.object_members import locals_of, namespace_of
+from nbmem.core.runtime.entry_points import PACKAGE
 from nbmem.core.session.source_files import is_library
 
 MOST_EVENTS = 100_000
@@ -40,10 +41,12 @@ class LastCall:
 
     Attributes:
         frame: The function's frame once it has begun; None without one.
+        inner: Frames of functions that it has called and that failed, the innermost first.
     """
 
     def __init__(self, paths: Collection[str], is_statement: Callable[[FrameType], bool]) -> None:
         self.frame: FrameType | None = None
+        self.inner: list[FrameType] = []
         self._paths = paths
         self._names = {path.rpartition(".")[2] for path in paths}
         self._is_statement = is_statement
@@ -59,7 +62,7 @@ class LastCall:
         Args:
             variables: The namespace in which the statement runs.
         """
-        if sys.getprofile() is None and any(_is_users(path, variables) for path in self._paths):
+        if sys.getprofile() is None and any(is_users(path, variables) for path in self._paths):
             sys.setprofile(self._on_event)
 
     def end(self) -> None:
@@ -81,12 +84,12 @@ class LastCall:
         if frame.f_code.co_name not in self._names or is_library(frame.f_code.co_filename):
             return False
         caller = frame.f_back
-        while caller is not None and _calls_once(caller.f_code.co_filename):
+        while caller is not None and calls_once(caller.f_code.co_filename):
             caller = caller.f_back
         return caller is not None and self._is_statement(caller)
 
 
-def _calls_once(file: str) -> bool:
+def calls_once(file: str) -> bool:
     """Return whether a decorator or parser calls its function once.
 
     Others may call it again after it has failed, with its variables freed.
@@ -139,43 +142,65 @@ def _path_of(value: ast.expr) -> str | None:
     return None if before is None else f"{before}.{value.attr}"
 
 
-def _is_users(path: str, variables: Mapping[str, Any]) -> bool:
-    """Return whether a dotted name is a function of the user's.
+def users_function(value: Any) -> FunctionType | None:
+    """Return the function of the user's that a value is, without its decorators.
 
-    A parser that calls one counts, too. Nothing of the user's runs.
+    None for anything else. Nothing of the user's runs.
     """
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        value = value.__func__
+    while type(value) is FunctionType and "__wrapped__" in value.__dict__:
+        value = value.__dict__["__wrapped__"]
+    file = value.__code__.co_filename if type(value) is FunctionType else PACKAGE
+    # nbmem's own stand in for torch's, and are in no library where it is developed.
+    return None if file.startswith(PACKAGE) or is_library(file) else value
+
+
+def value_of(path: str, variables: Mapping[str, Any]) -> Any:
+    """Return what a dotted name is, None for nothing. Nothing of the user's runs."""
     name, *attributes = path.split(".")
     found: Any = variables.get(name)
     for attribute in attributes:
         found = getattr_static(found, attribute, None)
-    if isinstance(found, (staticmethod, classmethod)):
-        found = found.__func__
-    while type(found) is FunctionType and "__wrapped__" in found.__dict__:
-        found = found.__dict__["__wrapped__"]
-    if type(found) in (FunctionType, MethodType):
-        return not is_library(found.__code__.co_filename)
+    return found
+
+
+def is_users(path: str, variables: Mapping[str, Any]) -> bool:
+    """Return whether a dotted name is a function of the user's, or a parser that calls one."""
+    found = value_of(path, variables)
+    if users_function(found) is not None:
+        return True
     package = str(namespace_of(type(found)).get("__module__", "")).partition(".")[0]
     return package in _PARSERS
 
 
 @contextmanager
-def as_names(frame: FrameType, names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Let the variables of an ended function be names for a while.
+def as_names(
+    frames: Sequence[FrameType], names: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], list[list[str]]]]:
+    """Let the variables of functions be names for a while.
 
-    Yields those to add. A heap walk does not enter the function's frame then: what a variable holds
-    is no leftover of a traceback that leads there.
+    Yields those to add, and which each function adds. A heap walk does not enter the functions'
+    frames then: what a variable holds is no leftover of a traceback that leads there.
 
     Args:
-        frame: The function's frame.
+        frames: The functions' frames, ended or running. A name is that of the first which has it.
         names: The script's or notebook's own names, which stay what they are.
     """
-    found = locals_of(frame)
-    added = {name: value for name, value in found.items() if name not in names}
-    hidden = {name for name, value in found.items() if names.get(name, value) is not value}
-    del found
-    _as_names[:] = [(frame, hidden)]
+    added: dict[str, Any] = {}
+    places, owned = [], []
+    for frame in frames:
+        found = locals_of(frame)
+        known = {**added, **names}
+        owned.append([name for name in found if name not in known])
+        added.update((name, found[name]) for name in owned[-1])
+        hidden = {name for name, value in found.items() if known.get(name, value) is not value}
+        places.append((frame, hidden))
+        del found, known
+    _as_names[:] = places
+    del places
     try:
-        yield added
+        yield added, owned
     finally:
         _as_names.clear()
         added.clear()

@@ -106,17 +106,18 @@ def _names(namespace: Mapping[str, Any]) -> Iterator[Place]:
 def _named(kind: HolderKind, root: str, label: str, value: Any) -> Iterator[Place]:
     """Yield a name's value, or the attributes of a class of the user's."""
     if issubclass(type(value), type):
-        if _is_users_class(value):
+        if is_users_class(value):
             for attribute, inner in list(namespace_of(value).items()):
                 yield Place(kind, root, f"{label}.{attribute}", "", inner)
     else:
         yield Place(kind, root, label, "", value)
 
 
-def _is_users_class(kind: type) -> bool:
+def is_users_class(kind: type) -> bool:
+    """Return whether a class is the user's own."""
     module = namespace_of(kind).get("__module__")
     return module == "__main__" or (
-        type(module) is str and _is_users_module(sys.modules.get(module))
+        type(module) is str and is_users_module(sys.modules.get(module))
     )
 
 
@@ -205,7 +206,8 @@ def _frames() -> Iterator[Place]:
         kind = HolderKind.FRAME if ident == this_thread else HolderKind.THREAD
         inner: FrameType | None = frame
         while inner is not None:
-            if is_optimized(inner) and module_of(inner) not in _NOT_USERS:
+            named = any(inner is one for one, _ in frames_of_names())
+            if is_optimized(inner) and not named and module_of(inner) not in _NOT_USERS:
                 yield from _variables(inner, kind, where)
             inner = inner.f_back
 
@@ -245,7 +247,7 @@ def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
     # A module such as a script may have two names. The namespace may be a copy of the shell's.
     begun = {id(namespace), id(getattr(running_shell(), "user_ns", None))}
     for name, module in list(sys.modules.items()):
-        if _is_users_module(module):
+        if is_users_module(module):
             inside = module_namespace(module)
             if id(inside) in begun:
                 continue
@@ -254,7 +256,8 @@ def _modules(namespace: Mapping[str, Any]) -> Iterator[Place]:
                 yield from _named(HolderKind.MODULE, f"module {name}", f"{name}.{label}", value)
 
 
-def _is_users_module(module: object) -> bool:
+def is_users_module(module: object) -> bool:
+    """Return whether an object is a module of the user's own."""
     return isinstance_of_module(module) and is_users(module_namespace(module))  # type: ignore[arg-type]
 
 

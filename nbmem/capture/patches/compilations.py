@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.torch_cuda import loaded_torch
@@ -35,6 +36,21 @@ def skip_in_dynamo(*functions: Callable[..., Any]) -> None:
     strategy = eval_frame._FrameExecStrategy(skip, skip)  # noqa: SLF001
     for function in (*functions, _marked):
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+def has_compiled() -> bool:
+    """Return whether Dynamo has compiled anything in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("frames", {}).get("total", 0))
+
+
+def is_compiled(value: object) -> bool:
+    """Return whether a value is a function that `torch.compile` has returned."""
+    return type(value) is FunctionType and any(map(_of_dynamo, value.__dict__))
+
+
+def _of_dynamo(name: str) -> bool:
+    return name.startswith("_torchdynamo")
 
 
 @entry("nothing")

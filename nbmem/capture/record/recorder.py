@@ -33,7 +33,12 @@ from nbmem.capture.record.rank_log import RankLog
 from nbmem.capture.record.session_builder import build_session
 from nbmem.capture.record.tensor_labels import TensorLabelLog
 from nbmem.capture.tensors.tensors import without_torch_function
-from nbmem.capture.torch_cuda import initialized_torch, read_counters
+from nbmem.capture.torch_cuda import (
+    initialized_torch,
+    is_higher,
+    peaks_allocated,
+    read_counters,
+)
 from nbmem.capture.torch_memory.allocator_history import (
     FIRST_ENTRIES,
     VIRTUAL_FIRST_ENTRIES,
@@ -47,8 +52,11 @@ from nbmem.core.runtime.entry_points import clear_handled_tracebacks, fault_note
 from nbmem.core.runtime.interrupts import hold_signals, reraise_if_from_signal
 from nbmem.core.runtime.self_test import losses
 from nbmem.core.session.engines import RULES
+from nbmem.core.session.holders import HolderKind
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from nbmem.capture.heap import Walk
     from nbmem.capture.interpreter.last_call import LastCall
     from nbmem.capture.torch_memory.tensorless_blocks import BlocksInUse
@@ -63,6 +71,9 @@ MAX_REFUSALS = 1_000
 """Out-of-memory errors whose line and layer are recorded, the latest ones: a search causes many."""
 RETRIES = 3
 """How often `close` is retried after a fault, so that the rest is removed as well."""
+LITTLE = 0.1
+"""Share of the bytes with a name that may lose it when a function returns: its variables are of no
+importance then."""
 MAX_NOTES = 100
 """Sentences that are retained; equal ones only once."""
 
@@ -81,6 +92,8 @@ class FunctionVariables:
         freed: That of the one behind their release.
         held: Who held what.
         facts: The program's facts then.
+        peaks: The most that was allocated on each card until then.
+        in_loop: Whether the function was called in a loop.
     """
 
     function: str
@@ -88,6 +101,18 @@ class FunctionVariables:
     freed: int
     held: Walk
     facts: dict[str, Any]
+    peaks: Sequence[int] = ()
+    in_loop: bool = False
+
+    def is_known_by(self, later: Walk) -> bool:
+        """Return whether later names say more.
+
+        What came since is more than what has lost its name, or little has lost it.
+        """
+        then, now = _named(self.held), _named(later)
+        lost = sum(size for where, size in then.items() if where not in now)
+        new = sum(size for where, size in now.items() if where not in then)
+        return new >= lost or lost < LITTLE * sum(then.values())
 
 
 class Recorder:
@@ -163,6 +188,7 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.before_return: FunctionVariables | None = None
+        self._releases = False
         self.pauses: list[tuple[int, int]] = []
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
@@ -278,6 +304,9 @@ class Recorder:
 
     def _sample_taken(self, sample: int) -> None:
         self.storage_log.at_sample(sample)
+        if self._releases and self.before_return is not None:
+            self._releases = False
+            self.before_return = replace(self.before_return, freed=sample)
         most = VIRTUAL_FIRST_ENTRIES if self.imitated else FIRST_ENTRIES
         if self.history.takes_first_stacks and self.counter_samples.entries >= most:
             self.history.end_stacks()
@@ -335,19 +364,60 @@ class Recorder:
         if frame is None:
             return
         begun_ns = CLOCK.time_ns()
-        names, then = self.names, None
-        with self.guard("the variables of a function"), as_names(frame, names) as added:
+        frames = [*call.inner, frame]
+        del frame
+        call.inner.clear()
+        if self._look(frames):
+            self.record_release()
+        self.pauses.append((begun_ns, CLOCK.time_ns()))
+
+    def record_variables(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
+        """Record what the variables of running functions hold, the first of which returns.
+
+        Faults leave a note; an interrupt passes. Returns whether that says more than what was
+        recorded before.
+
+        Args:
+            frames: The functions' frames, the innermost first. They are taken.
+            in_loop: Whether the first is called in a loop.
+        """
+        begun_ns = CLOCK.time_ns()
+        says_more = self._look(frames, in_loop=in_loop)
+        self.pauses.append((begun_ns, CLOCK.time_ns()))
+        return says_more
+
+    def record_release(self) -> None:
+        """Record that the function has returned whose variables were recorded last."""
+        with self.guard("the variables of a function"):
+            self.storage_log.ask_all()
+            self.counter_samples.take()
+
+    def _look(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
+        """Record what functions' variables hold; return whether that says more than before."""
+        names, then, known = self.names, None, self.before_return
+        peaks = peaks_allocated()
+        with self.guard("the variables of a function"), as_names(frames, names) as (added, owned):
+            function = frames[0].f_code.co_name
+            callers = [
+                {"function": one.f_code.co_name, "variables": variables}
+                for one, variables in zip(frames[1:], owned[1:], strict=True)
+            ]
             self.names = {**names, **added}
             try:
-                then = self._before_return(frame.f_code.co_name)
+                then = self._before_return(function)
             finally:
                 self.names = names
-        del frame
-        if then is not None:
-            with self.guard("the variables of a function"):
-                self.storage_log.ask_all()
-                self.before_return = replace(then, freed=self.counter_samples.take())
-        self.pauses.append((begun_ns, CLOCK.time_ns()))
+        frames.clear()
+        if then is None:
+            return False
+        same_peak = known is not None and not is_higher(peaks, known.peaks)
+        if known is not None and same_peak and not known.is_known_by(then.held):
+            return False
+        facts = then.facts | ({"callers": callers} if callers else {})
+        facts |= {"in_loop": True} if in_loop else {}
+        self.before_return = replace(then, facts=facts, peaks=peaks, in_loop=in_loop)
+        self._releases = True
+        return True
 
     def _before_return(self, function: str) -> FunctionVariables | None:
         self.storage_log.ask_all()
@@ -392,6 +462,9 @@ class Recorder:
         if matters(self.counter_samples, self.tensor_labels, self.storage_log):
             self.held = yield from self._walk(KNOWN_BLOCKS.at_end(self.at_end))
             self.facts |= _bounds(self.held)
+            then = self.before_return
+            if then is not None and then.in_loop and then.is_known_by(self.held):
+                self.before_return = None
 
     def _walk(self, in_use: BlocksInUse | None) -> Generator[float, None, Walk]:
         sample = len(self.counter_samples.t_ns) - 1
@@ -564,6 +637,16 @@ class Recorder:
             f"{named} may have been using tensors when this {when}, so nbmem left them alone: only "
             "what each thread's own calls showed has names. Let such threads end before."
         )
+
+
+def _named(walk: Walk) -> dict[tuple[int, int, int], int]:
+    """Return the bytes that variables hold, and no garbage or ended function, by place."""
+    return {
+        (device, held.addr, held.size): held.size
+        for device, found in walk.by_device.items()
+        for held in found
+        if held.holders[0].kind < HolderKind.FRAME
+    }
 
 
 def _bounds(held: Walk) -> dict[str, Any]:

@@ -123,9 +123,14 @@ class Recording:
         Args:
             call: The call of the function, which has returned or failed. Its frame is taken.
         """
-        if self.runs and self.outer is None and self.recorder is not None:
-            self.recorder.record_before_return(call)
+        recorder = self.outermost_recorder()
+        if recorder is not None:
+            recorder.record_before_return(call)
         call.frame = None
+
+    def outermost_recorder(self) -> Recorder | None:
+        """Return the recorder while this recording runs and is no block of another."""
+        return self.recorder if self.runs and self.outer is None else None
 
     @entry("who holds what")
     def record_names_and_holders(self, enough: Callable[[float], bool] | None = None) -> bool:

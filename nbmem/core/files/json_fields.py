@@ -60,7 +60,7 @@ _OPTIMIZER: Kind = {
     "float32": "bool",
     "states": "int",
 }
-FACTS: Kind = {
+_FACTS: dict[str, Kind] = {
     "calls?": (_CALL,),
     "modules?": (_MODULE,),
     "optimizers?": (_OPTIMIZER,),
@@ -73,6 +73,8 @@ FACTS: Kind = {
     "threads?": "int",
     "parts?": ({"name": "str", "names": ("int",)},),
 }
+_CALLER: Kind = {"function": "str", "variables": "[str]"}
+FACTS: Kind = {**_FACTS, "before_return?": {**_FACTS, "callers?": (_CALLER,), "in_loop?": "bool"}}
 """Facts that the recorder writes, and the tips and the ledger read; other keys are accepted."""
 _OF_EACH_PARAMETER = ("parameters", "shapes", "with_gradient")
 
@@ -176,7 +178,8 @@ def facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = _plain(dict(raw), _DEPTH)
     if not _is(found, FACTS) or not all(
         len({len(optimizer[key]) for key in _OF_EACH_PARAMETER}) == 1
-        for optimizer in found.get("optimizers", ())
+        for then in (found, found.get("before_return", {}))
+        for optimizer in then.get("optimizers", ())
     ):
         raise FileFormatError("its facts about the program are not as nbmem writes them")
     return found

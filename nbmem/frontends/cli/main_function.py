@@ -60,6 +60,8 @@ class MainFunction:
             exec(part, namespace)  # noqa: S102 - the user's script
         # With something on the card it is `evaluate(model)`, and the work was done before.
         if not _card_in_use():
+            if self._calls is not None:
+                self._calls.watch_nested(self._names)
             self._call.begin(namespace)
         elif self._calls is not None:
             self._calls.begins(self._names)

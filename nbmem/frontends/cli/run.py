@@ -95,15 +95,13 @@ def trace_script(script: Script, options: argparse.Namespace) -> int:
     if trace is not None:
         rank.begin(trace)
     process = os.getpid()
-    from nbmem.capture.hooks.function_calls import FunctionCalls
-
-    calls = None if trace is None else FunctionCalls(script.namespace, trace.record_before_return)
+    calls = None if trace is None else trace.follow_functions(script.namespace)
     error = script.run(calls)
     if os.getpid() != process:  # a child that the script forked, and that ran to the script's end
         return conclude(error)
     if trace is not None and calls is not None:
-        calls.stop()
-        with script.names_at_end():
+        calls.stop(error)
+        with script.names_at_end(calls.failed_frames(error)):
             trace.stop(error)
     code = conclude(error)
     del error

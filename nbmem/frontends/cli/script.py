@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from nbmem.capture.interpreter.last_call import as_names
@@ -75,16 +75,20 @@ class Script:
         return None
 
     @contextmanager
-    def names_at_end(self) -> Iterator[None]:
+    def names_at_end(self, failed: Sequence[FrameType] = ()) -> Iterator[None]:
         """Add the variables of the function with which it ended to its names.
 
         A name of the script's own stays what it is.
+
+        Args:
+            failed: Frames of functions that it called and that failed with it, the innermost
+                first.
         """
         main, self._main = self._main, None
         if main is None or main.frame is None:
             yield
             return
-        with as_names(main.frame, self.namespace) as added:
+        with as_names([*failed, main.frame], self.namespace) as (added, _):
             self.namespace.update(added)
             names = tuple(added)
             try:
@@ -93,6 +97,7 @@ class Script:
                 for name in names:
                     self.namespace.pop(name, None)
                 main.release()  # its frame leads back to `main`
+                failed = ()
 
 
 def _without_own(at: TracebackType | None) -> TracebackType | None:

@@ -207,7 +207,7 @@ class CellHooks:
                 return
             if cell.trace is not None:
                 self._tracer.mark_user_time(begins=False)
-                self._tracer.release_variables()
+                self._tracer.release_variables(getattr(result, "error_in_exec", None))
             with error_boundary("finish this cell"):
                 exceeded = self._finish(cell, result)
                 if exceeded is not None and getattr(result, "success", False):

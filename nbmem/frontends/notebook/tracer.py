@@ -140,7 +140,6 @@ class Tracer:
             if options.gpu is not None:
                 self.use_card(options.gpu)
             from nbmem.api import tracing
-            from nbmem.capture.hooks.function_calls import FunctionCalls
 
             trace = tracing.trace(
                 title,
@@ -158,8 +157,7 @@ class Tracer:
                 with error_boundary("show the progress line"):
                     self.watcher.trace_begun(title, options)
             if trace.runs and not held.came:
-                names = self._shell.user_global_ns
-                self._calls = FunctionCalls(names, trace.record_before_return)
+                self._calls = trace.follow_functions(self._shell.user_global_ns)
                 self._shell.ast_transformers.append(self._calls)
                 return trace
         if trace is not None:  # it may have begun nevertheless
@@ -180,7 +178,7 @@ class Tracer:
 
             users_time(begins=begins)
 
-    def release_variables(self) -> None:
+    def release_variables(self, error: BaseException | None = None) -> None:
         """Let the variables of the function go that the traced code called last.
 
         What they hold is recorded before.
@@ -190,7 +188,7 @@ class Tracer:
             with hold_signals(), error_boundary("look who held what"):
                 if calls in self._shell.ast_transformers:
                     self._shell.ast_transformers.remove(calls)
-                calls.stop()
+                calls.stop(error)
 
     def end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
@@ -209,7 +207,7 @@ class Tracer:
     def _end(
         self, trace: Trace, options: CellOptions, error: BaseException | None
     ) -> MemoryPeakExceededError | None:
-        self.release_variables()
+        self.release_variables(error)
         over, place = self._stop(trace, error)
         self._keep(trace)
         self._save(trace, options.save, private=options.private)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LEAST = 0.01
 """Share of the peak that the variables held. With less, the recording's end says as much."""
+LEAST_INSIDE = 0.1
+"""Share of what was allocated then that the variables of a function held which another one called.
+With less, what the other one held says as much."""
 
 
 def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
@@ -31,18 +34,25 @@ def ledger_before_return(card_ledger: CardLedger) -> CardLedger | None:
     None where no function is known, where the peak or an error came later, or where its variables
     held little. If the function failed, its traceback holds them on.
     """
-    then, allocated = card_ledger.trace.before_return, card_ledger.allocated
+    then = card_ledger.trace.before_return
     if then is None or card_ledger.peak(0, card_ledger.events) > then.event:
         return None
     if card_ledger.session.error is not None:
         if then.freed < card_ledger.events:
             return None
-    elif _released(card_ledger, then) < LEAST * int(allocated.max()):
+    elif _released(card_ledger, then) < _least(card_ledger, then):
         return None
     before = CardLedger(_session_before(card_ledger.session), card_ledger.device)
     freed = card_ledger.allocations.freed[: len(before.allocations)]
     before.freed_behind = freed < then.freed
     return before
+
+
+def _least(card_ledger: CardLedger, then: BeforeReturn) -> float:
+    """Return the bytes that a function's variables must have held."""
+    facts, allocated = card_ledger.session.facts.get("before_return", {}), card_ledger.allocated
+    inside = LEAST_INSIDE * int(allocated[then.event]) if facts.get("callers") else 0
+    return max(inside, LEAST * int(allocated.max()))
 
 
 def out_of_reach(card_ledger: CardLedger) -> Mask:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     _SortKey = tuple[bool, bool, bool, int, int, str]
 
-GROWTH_RULES = frozenset(("grows_each_step", "graph_kept"))
-"""Rules about memory that grows from step to step."""
 EXPLAINED = 0.75
 """Part of a general rule's saving from which another rule's tip explains it."""
 LARGE_SAVING = 0.1
@@ -87,7 +85,8 @@ def advise(
     if evidence.fact("notebook") is False:  # a script has no magics
         findings = tuple(replace(finding, command=None) for finding in findings)
     growth = None
-    if any(finding.rule in GROWTH_RULES for finding in findings):
+    of_growth = {rule.name for rule in RULES if rule.of_growth}
+    if any(finding.rule in of_growth for finding in findings):
         growth = faults.part("The growth from step to step", lambda: _growth(evidence), None)
     return Advice(findings=findings, notes=faults.notes, growth=growth)
 

@@ -31,6 +31,9 @@ class Rule:
         last_resort: Its tips come after all others, whatever they save.
         anywhere: It reads what is live at the end and its holders, which are known for any memory.
             Other rules need an allocator's history, which exists for NVIDIA's and AMD's cards.
+        of_growth: It is about memory that grows from step to step.
+        of_garbage: It is about garbage, which a function may leave.
+        of_loading: It is about a checkpoint that was loaded.
         of_cache: It saves reserved bytes that are not allocated. What the cache holds follows from
             what is allocated, so a tip that saves much of that comes first.
         has_price: Its remedy takes time or changes what is computed. Where others save much, their
@@ -45,6 +48,9 @@ class Rule:
     when: Literal["always", "short", "asked"] = "always"
     last_resort: bool = False
     anywhere: bool = False
+    of_growth: bool = False
+    of_garbage: bool = False
+    of_loading: bool = False
     of_cache: bool = False
     has_price: bool = False
     general: bool = False

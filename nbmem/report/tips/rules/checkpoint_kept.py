@@ -168,4 +168,4 @@ def line_of_load(e: Evidence, row: int) -> str:
     return f" at {line}" if line else ""
 
 
-RULE = Rule(name="checkpoint_kept", text=__doc__, check=check, anywhere=True)
+RULE = Rule(name="checkpoint_kept", text=__doc__, check=check, anywhere=True, of_loading=True)

@@ -95,4 +95,4 @@ def _named_as_weights(e: Evidence) -> tuple[Ints, str]:
     return np.array(found[variable], np.int64), f"{variable.name}{where} held"
 
 
-RULE = Rule(name="checkpoint_on_gpu", text=__doc__, check=check)
+RULE = Rule(name="checkpoint_on_gpu", text=__doc__, check=check, of_loading=True)

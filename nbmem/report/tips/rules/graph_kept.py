@@ -204,4 +204,4 @@ def _count(e: Evidence, rows: Ints, passes: Ints) -> int:
     return similar if similar >= MANY else large
 
 
-RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True)
+RULE = Rule(name="graph_kept", text=__doc__, check=check, anywhere=True, of_growth=True)

@@ -298,4 +298,4 @@ def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:
     )
 
 
-RULE = Rule(name="grows_each_step", text=__doc__, check=check, anywhere=True)
+RULE = Rule(name="grows_each_step", text=__doc__, check=check, anywhere=True, of_growth=True)

@@ -164,4 +164,4 @@ def _closing_reference(e: Evidence, name: str | None, dead: Sequence[HeldStorage
     return f"`{ways.pop().removeprefix(THROUGH)}`" if len(ways) == 1 else None
 
 
-RULE = Rule(name="reference_cycle", text=__doc__, check=check, anywhere=True)
+RULE = Rule(name="reference_cycle", text=__doc__, check=check, anywhere=True, of_garbage=True)
