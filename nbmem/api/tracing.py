@@ -133,7 +133,7 @@ class Trace:
         def recorder() -> Recorder | None:
             return None if self._recording is None else self._recording.outermost_recorder()
 
-        def look(frames: list[FrameType], in_loop: bool) -> bool:  # noqa: FBT001 - a callback
+        def read(frames: list[FrameType], in_loop: bool) -> bool:  # noqa: FBT001 - a callback
             found, says_more = recorder(), False
             if found is not None:
                 work = partial(found.record_variables, frames, in_loop=in_loop)
@@ -145,7 +145,12 @@ class Trace:
             if (found := recorder()) is not None:
                 found.record_release()
 
-        return FunctionCalls(variables, self.record_before_return, NestedCalls(look, released))
+        def hook_events() -> int:
+            found = recorder()
+            return 0 if found is None else found.hook_events.count
+
+        nested = NestedCalls(read, released, hook_events)
+        return FunctionCalls(variables, self.record_before_return, nested)
 
     def record_before_return(self, call: LastCall) -> None:
         """Record what a function's variables hold, then free them.

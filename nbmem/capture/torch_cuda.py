@@ -210,7 +210,7 @@ def peaks_allocated() -> list[int]:
 
 
 def is_higher(peaks: Sequence[int], before: Sequence[int], factor: float = 1) -> bool:
-    """Return whether a peak is higher than before on any GPU (`peaks_allocated`).
+    """Return whether the peak of any GPU is higher than before.
 
     Args:
         peaks: The peaks now.

@@ -194,6 +194,19 @@ def test_a_function_that_computes_from_tensors_is_no_place_to_look(session):
     assert set(sizes) == {"x"}
 
 
+def test_a_function_without_a_step_of_the_model_is_no_place_to_look(shell, session):
+    """It builds or changes something, which is not growth."""
+    shell.run_cell(
+        "def build():\n    made = []\n    for _ in range(3): made.append(mib(32))\n"
+        "def outer():\n    first = model(mib(1))\n    build()\n    second = mib(99)\n"
+        "model = torch.nn.Linear(256, 256).cuda()",
+        store_history=True,
+    )
+    assert cut(session("outer()"))[0] == "outer"
+    session("def other():\n    build()\n    model(mib(1))\nother()")
+    assert loaded_tracer(shell).last.session.devices[0].before_return.function == "build"
+
+
 def test_the_bytes_are_what_they_are_without(shell, session, monkeypatch):
     cells = ["main(4);", "with_trainer(3)", "epochs(5)", "steps(3)", "catches()", "three(2)"]
 

@@ -141,17 +141,17 @@ class FunctionCalls:
             return
         if self._nested is not None:
             self._nested.returned()
-            if self._nested.says_more():
+            if self._nested.is_better():
                 return
-            self._nested.looked()
+            self._nested.set_read()
         self._told = True
         call.inner = self.failed_frames(error)
         self._returned(call)
 
     def failed_frames(self, error: BaseException | None) -> list[FrameType]:
-        """Return the frames of followed functions that an error has ended, the innermost first.
+        """Return the frames of followed functions that an error has ended.
 
-        The last function's own, which called them, is none of them.
+        The innermost is first. The last function's own, which called them, is none of them.
         """
         return [] if self._nested is None else self._nested.failed_frames(error)
 

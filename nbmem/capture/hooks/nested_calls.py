@@ -1,4 +1,4 @@
-"""Look at the variables of the functions that a followed function calls.
+"""Read the variables of functions that a followed function calls.
 
 When `train` returns to `main` its variables are gone, and with them the names of what held memory
 at the peak. So the functions that `main` may call run with two calls of nbmem's inside, at their
@@ -11,20 +11,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nbmem.capture.interpreter.last_call import calls_once, users_function
-from nbmem.capture.interpreter.marked_code import Hooks, source_of
+from nbmem.capture.interpreter.marked_code import Hooks, source_of, values_named
 from nbmem.capture.interpreter.object_members import (
     is_optimized,
     locals_of,
-    module_namespace,
-    namespace_of,
 )
-from nbmem.capture.interpreter.roots import is_users_class, is_users_module
 from nbmem.capture.patches.compilations import has_compiled, is_compiled
 from nbmem.capture.tensors.modules import is_tensor
 from nbmem.capture.torch_cuda import device_count, is_higher, peaks_allocated, read_counters
@@ -92,7 +89,7 @@ class _Watched:
         return not any(is_tensor(variables.get(name)) for name in arguments)
 
     def restore(self) -> None:
-        """Give the function its own code again, unless another tool gave it a new one."""
+        """Restore the function's own code, unless it has newer code."""
         if self.function.__code__ is self.marked:
             self.function.__code__ = self.own
 
@@ -103,11 +100,12 @@ class _Call:
     watched: _Watched
     peaks: list[int]
     looks: int
+    hook_events: int
 
 
 @dataclass(slots=True)
-class _Look:
-    """The moment of a look.
+class _Reading:
+    """A reading of functions' variables.
 
     Attributes:
         allocated: Bytes that were allocated.
@@ -120,24 +118,27 @@ class _Look:
 
 @dataclass(slots=True, eq=False)
 class NestedCalls:
-    """The functions that are called by those with which a cell or script works.
+    """Watch the functions that a cell's or script's functions call.
 
     Args:
-        look: Called with the frames of the running functions, the innermost first, when their
+        read: Called with the frames of the running functions, the innermost first, when their
             variables are worth a look, and with whether it is called in a loop. They run
             on. Returns whether it says more than the look before.
         released: Called when the innermost one has returned.
+        hook_events: Counts the events of modules, backwards and optimizers. A function without any
+            makes no steps, where there are some.
 
     Attributes:
         waits: Whether the function that was looked at last has not returned yet.
     """
 
-    look: Callable[[list[FrameType], bool], bool]
+    read: Callable[[list[FrameType], bool], bool]
     released: Callable[[], None]
+    hook_events: Callable[[], int] = int
     _watched: dict[int, _Watched] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _calls: list[_Call] = field(default_factory=list)
-    _best: _Look | None = None
+    _best: _Reading | None = None
     _looks: int = 0
     waits: bool = False
     _place: tuple[int, int] = (0, 0)
@@ -145,7 +146,7 @@ class NestedCalls:
     # --- what is watched
 
     def watch(self, function: FunctionType, *, is_kept: bool = False) -> None:
-        """Watch a function of the user's and those that it calls, and mark its lines.
+        """Watch a function of the user's and those that it calls.
 
         A function that torch.compile has to read stays as it is, and so do all others then.
 
@@ -161,7 +162,7 @@ class NestedCalls:
                 one.is_kept |= is_kept and one.function is function
 
     def _mark(self, function: FunctionType, *, in_loop: bool, depth: int) -> bool:
-        """Mark a function and those that it calls; return whether any of them has a loop."""
+        """Mark a function and its callees; return whether one has a loop."""
         own = function.__code__
         if id(function) in self._seen:
             return any(one.loops for one in self._watched.values() if one.function is function)
@@ -172,7 +173,7 @@ class NestedCalls:
         calls = source.calls()
         called = [
             (name, inner)
-            for name, value in _values_named(function, calls)
+            for name, value in values_named(function, calls)
             if not is_compiled(value) and (inner := users_function(value)) is not None
         ]
         loops, followed = source.has_loop, set[str]()
@@ -204,15 +205,12 @@ class NestedCalls:
 
     # --- what is known of the looks
 
-    def looked(self) -> None:
-        """Register that a function which calls the others is looked at now."""
-        self._best = _Look(_allocated(), peaks_allocated())
+    def set_read(self) -> None:
+        """Register that a function around the others is read now."""
+        self._best = _Reading(_allocated(), peaks_allocated())
 
-    def says_more(self) -> bool:
-        """Return whether the last look knows more than one would now.
-
-        The peak was before it, and much was freed since.
-        """
+    def is_better(self) -> bool:
+        """Return whether the last reading knows more than one would now."""
         best = self._best
         return (
             best is not None
@@ -250,10 +248,14 @@ class NestedCalls:
             return
         if len(self._calls) > MAX_CALLS:  # functions that failed
             self._calls.clear()
-        self._calls.append(_Call(id(frame), watched, peaks_allocated(), self._looks))
+        self._calls.append(
+            _Call(id(frame), watched, peaks_allocated(), self._looks, self.hook_events())
+        )
 
     def ends(self, frame: FrameType, value: object) -> None:
-        """Look at the variables of a marked function that returns, if it is worth it.
+        """Read the variables of a marked function that returns.
+
+        Nothing is read where they say nothing new.
 
         Args:
             frame: Its frame.
@@ -269,8 +271,8 @@ class NestedCalls:
         if self._is_worth(call, peaks, allocated) and call.watched.drives(frame, value):
             call.watched.looks += 1
             self._looks += 1
-            if self.look(_users_frames(frame), call.watched.in_loop):
-                self._best = _Look(allocated, peaks)
+            if self.read(_users_frames(frame), call.watched.in_loop):
+                self._best = _Reading(allocated, peaks)
                 self.waits = True
 
     def returned(self) -> None:
@@ -280,11 +282,11 @@ class NestedCalls:
             self.released()
 
     def _is_here(self) -> bool:
-        """Return whether the thread that is followed runs, and not a process that it has forked."""
+        """Return whether this is the followed thread, in the same process."""
         return self._place == (os.getpid(), threading.get_ident())
 
     def _is_called(self, caller: FrameType | None) -> bool:
-        """Return whether a marked function is the caller, or a function of a script's lines.
+        """Return whether a marked function or a script's line is the caller.
 
         A `backward` that the autograd engine calls ends while others hold what it worked with.
         """
@@ -305,6 +307,8 @@ class NestedCalls:
 
     def _is_worth(self, call: _Call, peaks: list[int], allocated: int) -> bool:
         watched, best = call.watched, self._best
+        if self.hook_events() == call.hook_events > 0:
+            return False
         if watched.is_kept or not any(peaks) or self._looks >= MAX_LOOKS:
             return False
         if watched.in_loop and watched.looks >= LOOKS_IN_LOOP:
@@ -319,7 +323,7 @@ class NestedCalls:
 
 
 def _is_figure(value: object) -> bool:
-    """Return whether a value holds no memory: a number, a text, or a few of them."""
+    """Return whether a value holds no memory, like a number or a text."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_figure, value))
     if isinstance(value, dict):
@@ -343,24 +347,6 @@ def _users_frames(frame: FrameType | None) -> list[FrameType]:
             found.append(frame)
         frame = frame.f_back
     return found
-
-
-def _values_named(function: FunctionType, names: Mapping[str, bool]) -> Iterator[tuple[str, Any]]:
-    """Yield with its name what a function may call by one of the names.
-
-    Those are values and methods that its file, or a module that it names, has. Nothing of the
-    user's runs. A method may be that of another class.
-    """
-    inside = function.__globals__
-    modules = [one for one in list(inside.values()) if is_users_module(one)]
-    for space in (inside, *map(module_namespace, modules)):
-        for key, value in list(space.items()):
-            if issubclass(type(value), type):
-                if is_users_class(value):
-                    methods = list(namespace_of(value).items())
-                    yield from ((name, one) for name, one in methods if name in names)
-            elif key in names:
-                yield key, value
 
 
 def restore() -> None:
@@ -400,7 +386,7 @@ def entered() -> None:
 
 
 def returns(value: T = None) -> T:  # type: ignore[assignment]
-    """Look at the variables of the calling function, which is about to return a value."""
+    """Read the variables of the calling function, which returns a value."""
     if _watching:
         _ends(sys._getframe(1), value)  # noqa: SLF001 - the documented way
     return value

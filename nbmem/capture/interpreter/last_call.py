@@ -143,9 +143,9 @@ def _path_of(value: ast.expr) -> str | None:
 
 
 def users_function(value: Any) -> FunctionType | None:
-    """Return the function of the user's that a value is, without its decorators.
+    """Return the user's function that a value is, or None.
 
-    None for anything else. Nothing of the user's runs.
+    Its decorators are left out. Nothing of the user's runs.
     """
     if isinstance(value, (staticmethod, classmethod, MethodType)):
         value = value.__func__
@@ -157,7 +157,7 @@ def users_function(value: Any) -> FunctionType | None:
 
 
 def value_of(path: str, variables: Mapping[str, Any]) -> Any:
-    """Return what a dotted name is, None for nothing. Nothing of the user's runs."""
+    """Return what a dotted name is, without running the user's code."""
     name, *attributes = path.split(".")
     found: Any = variables.get(name)
     for attribute in attributes:
@@ -166,7 +166,7 @@ def value_of(path: str, variables: Mapping[str, Any]) -> Any:
 
 
 def is_users(path: str, variables: Mapping[str, Any]) -> bool:
-    """Return whether a dotted name is a function of the user's, or a parser that calls one."""
+    """Return whether a name is a user's function, or a parser for one."""
     found = value_of(path, variables)
     if users_function(found) is not None:
         return True

@@ -12,9 +12,13 @@ import ast
 import inspect
 import linecache
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
+from typing import Any
+
+from nbmem.capture.interpreter.object_members import module_namespace, namespace_of
+from nbmem.capture.interpreter.roots import is_users_class, is_users_module
 
 MAX_LINES = 20_000
 """Of a source file. A longer one takes half a second to compile."""
@@ -39,7 +43,7 @@ class Hooks:
     """The functions that marked code calls.
 
     Attributes:
-        module: Their module. It is imported again if a program has dropped it.
+        module: Their module. Where it is not imported, nothing is called.
         begins: Called without arguments at the function's begin.
         returns: Called with the value that is returned, and returns it.
         behind: Called without arguments behind a line.
@@ -68,7 +72,7 @@ class FunctionSource:
         self.has_loop = any(isinstance(one, _LOOPS) for one in _own_nodes(self._node.body))
 
     def calls(self) -> dict[str, bool]:
-        """Return the last names of what it calls, with whether all calls are in loops."""
+        """Return the names that it calls, with whether only in loops."""
         found: dict[str, bool] = {}
         for called, in_loop in _calls(self._node.body, in_loop=False):
             found[called] = found.get(called, True) and in_loop
@@ -126,7 +130,7 @@ class FunctionSource:
 
 
 def source_of(code: CodeType) -> FunctionSource | None:
-    """Return the source of a function; None where it is unknown or not a plain one."""
+    """Return the source of a plain function; None where it is unknown."""
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_flags & _NOT_PLAIN:
         return None
     lines = linecache.getlines(code.co_filename)
@@ -137,6 +141,24 @@ def source_of(code: CodeType) -> FunctionSource | None:
         return source if source.is_current() else None
     except (SyntaxError, ValueError, LookupError, RecursionError):
         return None
+
+
+def values_named(function: FunctionType, names: Mapping[str, bool]) -> Iterator[tuple[str, Any]]:
+    """Yield with its name what a function may call by one of the names.
+
+    Those are values and methods that its file, or a module that it names, has. Nothing of the
+    user's runs. A method may be that of another class.
+    """
+    inside = function.__globals__
+    modules = [one for one in list(inside.values()) if is_users_module(one)]
+    for space in (inside, *map(module_namespace, modules)):
+        for key, value in list(space.items()):
+            if issubclass(type(value), type):
+                if is_users_class(value):
+                    methods = list(namespace_of(value).items())
+                    yield from ((name, one) for name, one in methods if name in names)
+            elif key in names:
+                yield key, value
 
 
 def _code_in(code: CodeType, wanted: CodeType) -> CodeType | None:
@@ -153,7 +175,7 @@ def _code_in(code: CodeType, wanted: CodeType) -> CodeType | None:
 
 
 def _own_nodes(body: Collection[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's lines, without those of functions inside."""
+    """Yield the nodes of lines, without those of functions inside."""
     for node in body:
         if not isinstance(node, _SCOPES):
             yield node
@@ -220,7 +242,11 @@ class _Marks(ast.NodeTransformer):
         return any(_called(node) in self._names for node in _own_nodes([line]))
 
     def _call(self, hook: str, arguments: list[ast.expr], at: ast.stmt) -> ast.Call:
-        source = f"__import__({self._hooks.module!r}, fromlist=[{hook!r}]).{hook}"
+        # A function may go to a process in which nbmem is not there.
+        source = (
+            f"getattr(__import__('sys').modules.get({self._hooks.module!r}), {hook!r}, "
+            "lambda value=None: value)"
+        )
         function = ast.parse(source, mode="eval").body
         for node in ast.walk(function):
             ast.copy_location(node, at)

@@ -188,6 +188,11 @@ class HookEventLog:
             self.hook_events
         )
 
+    @property
+    def count(self) -> int:
+        """Number of all hook events, dropped ones included."""
+        return self.dropped + len(self.hook_events)
+
     def last_open_forward(self) -> int | None:
         """Return the sample at the end of a forward that no backward followed.
 

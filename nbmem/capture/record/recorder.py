@@ -188,7 +188,6 @@ class Recorder:
         self.refusals: deque[Refusal] = deque(maxlen=MAX_REFUSALS)
         self.held: Walk | None = None
         self.before_return: FunctionVariables | None = None
-        self._releases = False
         self.pauses: list[tuple[int, int]] = []
         self.facts: dict[str, Any] = {}
         self.names = {} if namespace is None else namespace  # an empty one may fill
@@ -204,6 +203,9 @@ class Recorder:
         self._deafen: Callable[[], None] | None = None
         self.to_release: list[tuple[str, Callable[[], None]]] = []
         self._open_blocks: list[tuple[str, int]] = []
+
+    _releases = False
+    """Whether the next sample is behind the return of a function that was read."""
 
     # --- installation and removal
 
@@ -367,33 +369,33 @@ class Recorder:
         frames = [*call.inner, frame]
         del frame
         call.inner.clear()
-        if self._look(frames):
+        if self._read_variables(frames):
             self.record_release()
         self.pauses.append((begun_ns, CLOCK.time_ns()))
 
     def record_variables(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
-        """Record what the variables of running functions hold, the first of which returns.
+        """Record what the variables of running functions hold.
 
-        Faults leave a note; an interrupt passes. Returns whether that says more than what was
-        recorded before.
+        The first of them returns. Faults leave a note; an interrupt passes. Returns whether that
+        says more than what was recorded before.
 
         Args:
             frames: The functions' frames, the innermost first. They are taken.
             in_loop: Whether the first is called in a loop.
         """
         begun_ns = CLOCK.time_ns()
-        says_more = self._look(frames, in_loop=in_loop)
+        says_more = self._read_variables(frames, in_loop=in_loop)
         self.pauses.append((begun_ns, CLOCK.time_ns()))
         return says_more
 
     def record_release(self) -> None:
-        """Record that the function has returned whose variables were recorded last."""
+        """Record that the function has returned."""
         with self.guard("the variables of a function"):
             self.storage_log.ask_all()
             self.counter_samples.take()
 
-    def _look(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
-        """Record what functions' variables hold; return whether that says more than before."""
+    def _read_variables(self, frames: list[FrameType], *, in_loop: bool = False) -> bool:
+        """Record what variables hold; return whether that says more."""
         names, then, known = self.names, None, self.before_return
         peaks = peaks_allocated()
         with self.guard("the variables of a function"), as_names(frames, names) as (added, owned):
@@ -640,7 +642,7 @@ class Recorder:
 
 
 def _named(walk: Walk) -> dict[tuple[int, int, int], int]:
-    """Return the bytes that variables hold, and no garbage or ended function, by place."""
+    """Return the bytes that variables hold, by place."""
     return {
         (device, held.addr, held.size): held.size
         for device, found in walk.by_device.items()

@@ -129,7 +129,7 @@ class Recording:
         call.frame = None
 
     def outermost_recorder(self) -> Recorder | None:
-        """Return the recorder while this recording runs and is no block of another."""
+        """Return the recorder while this recording runs on its own."""
         return self.recorder if self.runs and self.outer is None else None
 
     @entry("who holds what")

@@ -55,7 +55,7 @@ def with_function(
         for one in ended.findings
         if rules[one.rule].of_cache or (rules[one.rule].of_garbage and one.high > garbage)
     ]
-    stays = [one for one in ended.findings if _stays(rules[one.rule])]
+    stays = [one for one in ended.findings if _is_of_end(rules[one.rule])]
     # At the peak there may be more of what grew, and a checkpoint that was freed behind it.
     grows = any(one.rule == _GROWS for one in before.findings)
     grown = [
@@ -99,7 +99,7 @@ def _is_cause(finding: Finding) -> bool:
     return not is_general and (rule.name != _GROWS or _has_name(finding))
 
 
-def _stays(rule: Rule) -> bool:
+def _is_of_end(rule: Rule) -> bool:
     """Return whether a rule's tips on the end count, whatever a function held.
 
     Those on growth and on garbage say more, or are said apart, where its variables have names.
@@ -114,12 +114,12 @@ def _has_name(finding: Finding) -> bool:
 
 
 def _is_freed(finding: Finding) -> bool:
-    """Return whether what grew was freed behind the peak: a variable of the function's."""
+    """Return whether what grew was freed behind the peak."""
     return finding.command is None and _AT_PEAK in finding.title
 
 
 def _owner(title: str, owners: Mapping[str, str]) -> str | None:
-    """Return the calling function whose variable a title names first; None for none."""
+    """Return the caller whose variable a title names first, or None."""
     name = _VARIABLE.search(title)
     return None if name is None else owners.get(name[1])
 
