@@ -40,6 +40,19 @@ def distances(x, y):
 x = torch.ones(1024, 512, device="cuda")
 d = distances(x, x)
 """
+DIAGONAL = """
+def weighted(x, v):
+    return x @ v.diag()
+
+y = weighted(torch.ones(64, 16384, device="cuda"), torch.ones(16384, device="cuda"))
+"""
+SQUARE = """
+def basis(gradient, rank):
+    u, s, vh = torch.linalg.svd(gradient)
+    return u[:, :rank].clone()
+
+q = basis(torch.ones(16384, 64, device="cuda"), 8)
+"""
 CHOSEN = """
 def chosen(logits, tokens):
     return logits.log_softmax(-1).gather(-1, tokens[:, None])
@@ -144,6 +157,8 @@ def test_a_list_of_temporaries_is_told_with_the_line_that_makes_it(record):
     [
         (ATTENTION, "`F.scaled_dot_product_attention(q, k, v)`"),
         (DISTANCES, "`torch.cdist(x, y)`"),
+        (DIAGONAL, "multiply by the vector (`x * v`)"),
+        (SQUARE, "`full_matrices=False`"),
         (CHOSEN, "`logits.logsumexp(-1)`"),
     ],
 )

@@ -61,7 +61,10 @@ _SQUARED_DIFFERENCE = re.compile(
 
 _REPEATED = re.compile(r"\.(?:repeat|repeat_interleave|tile)\(|\brepeat_interleave\(")
 _SQUARE_SVD = re.compile(r"\blinalg\.svd\((?!.*\bfull_matrices=False)")
-_DIAGONAL = re.compile(r"@ *[\w.]+\.diag\(\)|\btorch\.diag(?:_embed|flat)?\(")
+_DIAGONAL = re.compile(
+    r"@ *(?:[\w.]+\.diag(?:_embed)?\(\)|torch\.diag(?:_embed)?\()"
+    r"|(?:\.diag(?:_embed)?\(\)|\btorch\.diag(?:_embed)?\([^()]*\)) *@"
+)
 _ONE_HOT = re.compile(r"\bone_hot\(")
 _WRITTEN_OUT = re.compile(
     "|".join(one.pattern for one in (_SQUARED_DIFFERENCE, _REPEATED, _ONE_HOT))
