@@ -11,5 +11,5 @@ def test_the_simulator_is_promised_only_where_it_can_help(allocator):
         None, None, stack=(), layer=None, storages=(), caught=True, allocator=allocator
     ).notes
     assert (note == TRACE_IT) == (allocator == "native")
-    assert ("simulator" in note) == (allocator == "native")
+    assert ("tries in its simulator" in note) == (allocator == "native")
     assert allocator == "native" or f"another allocator here ({allocator})" in note
