@@ -202,7 +202,7 @@ def test_a_function_that_computes_from_tensors_is_no_place_to_look(session):
 
 
 def test_a_function_without_a_step_of_the_model_is_no_place_to_look(shell, session):
-    """It builds or changes something, which is not growth."""
+    """A function that builds something is left out; that is no growth."""
     shell.run_cell(
         "def build():\n    made = []\n    for _ in range(3): made.append(mib(32))\n"
         "def outer():\n    first = model(mib(1))\n    build()\n    second = mib(99)\n"
@@ -345,7 +345,7 @@ def outer():
 
 
 def test_what_dynamo_compiles_is_as_the_user_wrote_it(tmp_path):
-    """It would give up a function with calls of nbmem's inside."""
+    """Dynamo would give up a function with calls of nbmem inside."""
     from torch._dynamo.testing import CompileCounter
 
     path = tmp_path / "compiled.py"
