@@ -121,7 +121,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     own = {
         holder: _of_variable(e, unused, indices) if holder.usual else indices
         for holder, indices in found.items()
-        if holder.kind != "results" or _count_at_peak(e, unused.rows[indices]) > OF_VARIABLE
+        if holder.kind != "results" or len(_at_peak(e, unused.rows[indices])) > OF_VARIABLE
     }
     left = {holder: _in_vain(e, unused, indices) for holder, indices in own.items()}
     return {
@@ -131,9 +131,11 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     }
 
 
-def _count_at_peak(e: Evidence, rows: Ints) -> int:
+def _at_peak(e: Evidence, rows: Ints) -> Ints:
+    """Return those of the rows that live at the peak."""
     a, top = e.card_ledger.allocations, e.report.peak.at.event
-    return int(np.count_nonzero((a.allocated_at[rows] < top) & (a.freed[rows] >= top)))
+    found: Ints = rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]
+    return found
 
 
 def _of_variable(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
@@ -141,10 +143,8 @@ def _of_variable(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
 
     Of a size of which more live at the peak, a list or a graph has the others.
     """
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
-    rows = unused.rows[indices]
-    there = rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]
-    sizes = Counter(a.requested[there].tolist())
+    a, rows = e.card_ledger.allocations, unused.rows[indices]
+    sizes = Counter(a.requested[_at_peak(e, rows)].tolist())
     return [
         index
         for index, size in zip(indices, a.requested[rows].tolist(), strict=True)
@@ -287,7 +287,7 @@ def _lasting(e: Evidence, row: int, place: VariablePath) -> VariablePath:
     More tensors live under the variable's name than a variable has.
     """
     ledger = e.card_ledger
-    if _count_at_peak(e, np.flatnonzero(ledger.names == ledger.names[row])) <= OF_VARIABLE:
+    if len(_at_peak(e, np.flatnonzero(ledger.names == ledger.names[row]))) <= OF_VARIABLE:
         return place
     return e.once(_later_places).get(place, place)
 
