@@ -16,7 +16,7 @@ for step in range(400):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if os.path.exists("enough"):
+    if os.path.exists("{name}.enough"):
         break"""
 WEIGHTS = 4 * 8 * (2048 * 2048 + 2048)
 
@@ -49,7 +49,7 @@ def test_without_a_card_the_host_is_live(notebook, page, lab, pictures):
             picture(page, pictures, f"sidebar-host-{theme.lower()}")
         notebook.drag_sidebar(250)
         picture(page, pictures, "sidebar-host-narrow")
-    lab.touch("enough")
+    lab.touch(f"{notebook.name}.enough")
     notebook.wait_run()
     page.get_by_test_id("nbmem-report").wait_for()
     page.get_by_text("no cell runs").wait_for()
