@@ -92,6 +92,7 @@ def _session_before(session: Session) -> Session:
         for one in session.devices
     )
     facts = {**session.facts, **session.facts.get("before_return", {})}
+    facts["called_later"] = _called_later(session)
     ends = [len(device.events) for device in devices]
     return replace(
         session,
@@ -99,6 +100,15 @@ def _session_before(session: Session) -> Session:
         spans=tuple(_clipped(span, ends) for span in session.spans),
         facts=facts,
     )
+
+
+def _called_later(session: Session) -> frozenset[str]:
+    """Return the modules that are called behind the cut, as they are named in the recording."""
+    found: set[int] = set()
+    for trace in session.devices:
+        if trace.before_return is not None and trace.calls is not None:
+            found.update(trace.calls.name[trace.calls.last > trace.before_return.event].tolist())
+    return frozenset(session.names[index] for index in found)
 
 
 def _clipped(span: Span, ends: list[int]) -> Span:

@@ -14,6 +14,7 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import VIEW
 from nbmem.report.analysis.program_names import is_expression
+from nbmem.report.ledger.observations import rows_at
 from nbmem.report.ledger.reference_models import reference_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
 from nbmem.report.tips.weight_names import split_name
@@ -59,9 +60,11 @@ def _uncalled(e: Evidence) -> Iterator[Copy]:
     """Yield attributes that alone hold a copy of the called model's weights."""
     model = e.model_code()
     own = {} if model is None else _weights_of(e, model)
-    called = _called(e)
+    called, live = _called(e), _live_in(e, model) if own else frozenset()
     found: dict[str, list[HeldStorage]] = {}
-    for held in e.held if own else ():
+    for held in e.held if live else ():
+        if e.row_of(held) in live:
+            continue  # the model itself: a method has another name for it
         path = held.holders[0].path
         rest = next((rest for rest in _rests(path) if own.get(rest) == held.form), None)
         place = "" if rest is None else path.removesuffix(f".{rest}")
@@ -197,6 +200,16 @@ def _weights_of(e: Evidence, module: str) -> dict[str, str]:
     names = e.sorted_weights  # those of other modules cost no call each
     own = takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :])
     return {name.removeprefix(start): e.weight_forms[name].removesuffix(VIEW) for name in own}
+
+
+def _live_in(e: Evidence, module: str | None) -> frozenset[int]:
+    """Return the allocations at the end that were seen as tensors of a module."""
+    seen, ledger = e.trace.storage_labels, e.card_ledger
+    start = f"{module}."
+    theirs = [at for at in np.unique(seen.name) if e.session.names[at].startswith(start)]
+    labels = np.flatnonzero(np.isin(seen.name, theirs))
+    rows = rows_at(ledger.allocations, seen.addr[labels], seen.position[labels], ledger.events)
+    return frozenset(rows.tolist()).intersection(ledger.live(ledger.events).tolist())
 
 
 def _trained(e: Evidence) -> dict[str, set[str]]:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -173,6 +174,9 @@ def _calls(e: Evidence) -> dict[str, Uses]:
         name = owners[index]
         before = found.get(name, Uses(at, at, 0))
         found[name] = Uses(min(before.first, at), max(before.last, at), before.calls + 1)
+    for name in map(partial(_owner, names.values()), e.fact("called_later") or ()):
+        if name in found:  # this recording was cut
+            found[name] = found[name]._replace(last=e.card_ledger.events)
     return found
 
 
