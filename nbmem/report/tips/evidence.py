@@ -240,6 +240,12 @@ class Evidence:
         such = np.array([wanted(stack) for stack in self.session.stacks] + [False])
         return np.flatnonzero(such[self.card_ledger.allocations.stack])
 
+    def live_at_peak(self, rows: Ints) -> Mask:
+        """Return a mask of the allocations that live at the peak."""
+        a, top = self.card_ledger.allocations, self.report.peak.at.event
+        lives: Mask = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
+        return lives
+
     def peak_saving(self, rows: Ints, since: Ints | int = -1) -> int:
         """Return by how much the allocated peak falls without these allocations.
 

@@ -1,4 +1,4 @@
-"""Find what keeps memory that no operator uses any more."""
+"""Find the holder of memory that no operator uses any more."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nbmem.core.session.source_files import TOP_LEVEL
 from nbmem.core.session.tensor_names import saver_of, without_shape
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.allocation_lines import allocation_lines
-from nbmem.report.analysis.before_return import out_of_reach
 from nbmem.report.analysis.growth_candidates import variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.tips.detectors.unread_variables import unread_at_peak
+from nbmem.report.tips.detectors.unused_for_good import is_of_replaced_model, is_unused_for_good
 
 if TYPE_CHECKING:
-    from nbmem.core.arrays import Ints, Mask
+    from nbmem.core.arrays import Ints
     from nbmem.core.session.events import Frame
     from nbmem.core.session.variable_paths import VariablePath
     from nbmem.report.analysis.allocation_lines import AllocationLine
@@ -34,25 +34,8 @@ if TYPE_CHECKING:
     """A line, and the size of what it made."""
     _Pass = tuple[int, tuple[Frame, ...]]
 
-_OF_MODELS = (Category.WEIGHTS, Category.BUFFERS)
-"""What the last pass used in vain stays for the next one; only what nothing ever used is told."""
-_OF_TRAINING = (
-    Category.GRADIENTS,
-    Category.OPTIMIZER_STATE,
-    Category.OUTPUT_GRADIENTS,
-    Category.WORKSPACE,
-    Category.COMMUNICATION,
-)
-"""What other rules tell of, or the training itself releases."""
-_NEVER = 1 << 62
 LATE = 0.9
 """Part of the recording behind which a use shows that more may follow."""
-LARGEST = 1_000
-"""Weights of which it is asked whether another model is loaded meanwhile, the largest ones."""
-ANOTHER = 0.5
-"""Part of the weights' bytes from which new weights are another model's."""
-MUCH = 0.25
-"""Part of the peak from which unused memory is looked at."""
 OF_VARIABLE = 2
 """Tensors of one size that a loop's variable has at a moment."""
 _CALLS = ("forward", "inference")
@@ -95,8 +78,8 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     found: dict[UnusedHolder, list[int]] = defaultdict(list)
     last: dict[_Kind, UnusedHolder] = {}
     known: dict[tuple[object, ...], UnusedHolder | None] = {}
-    read, replaced = _read_graphs(e), _is_of_replaced_model(e, unused)
-    for at in np.flatnonzero(_counts(e, unused, replaced))[::-1].tolist():
+    read, replaced = _read_graphs(e), is_of_replaced_model(e, unused)
+    for at in np.flatnonzero(is_unused_for_good(e, unused, replaced))[::-1].tolist():
         row, back = int(unused.rows[at]), bool(unused.in_backward[at])
         line = lines.get(row)
         alike = ledger.names[row], ledger.category[row], ledger.born_in[row], line, back
@@ -121,7 +104,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     own = {
         holder: _of_variable(e, unused, indices) if holder.usual else indices
         for holder, indices in found.items()
-        if holder.kind != "results" or len(_at_peak(e, unused.rows[indices])) > OF_VARIABLE
+        if holder.kind != "results" or e.live_at_peak(unused.rows[indices]).sum() > OF_VARIABLE
     }
     left = {holder: _in_vain(e, unused, indices) for holder, indices in own.items()}
     return {
@@ -131,20 +114,13 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
     }
 
 
-def _at_peak(e: Evidence, rows: Ints) -> Ints:
-    """Return those of the rows that live at the peak."""
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
-    found: Ints = rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]
-    return found
-
-
 def _of_variable(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
     """Return what a loop's variable holds: the last item and the next one.
 
     Of a size of which more live at the peak, a list or a graph has the others.
     """
     a, rows = e.card_ledger.allocations, unused.rows[indices]
-    sizes = Counter(a.requested[_at_peak(e, rows)].tolist())
+    sizes = Counter(a.requested[rows[e.live_at_peak(rows)]].tolist())
     return [
         index
         for index, size in zip(indices, a.requested[rows].tolist(), strict=True)
@@ -167,47 +143,6 @@ def _is_of_name(e: Evidence, row: int) -> bool:
     return place is not None and place.path.isidentifier()
 
 
-def _counts(e: Evidence, unused: Unused, replaced: Mask) -> Mask:
-    """Return a mask of what is unused for good and serves no training."""
-    ledger, a = e.card_ledger, e.card_ledger.allocations
-    category = ledger.category[unused.rows]
-    never = unused.since <= a.allocated_at[unused.rows]
-    goes_on = ~out_of_reach(ledger)[unused.rows] | (np.isin(category, _OF_MODELS) & ~never)
-    # What a failed request or an error has ended would have used what lived then.
-    end = max(ledger.refused.failed, default=ledger.events)
-    ended = e.ran_out or e.session.error is not None
-    open_end = (goes_on | ended) & (a.freed[unused.rows] >= end)
-    # A model that only predicts has no use for its first layers while the last ones run.
-    steps = (ledger.bounds(s)[0] for _, s in ledger.phases.spans if s.name == "optimizer")
-    of_step = never | (unused.since > min(steps, default=_NEVER))
-    found: Mask = ~open_end & ~np.isin(category, _OF_TRAINING) & _is_at_a_peak(e, unused)
-    return found & (of_step | replaced | ~np.isin(category, _OF_MODELS))
-
-
-def _is_of_replaced_model(e: Evidence, unused: Unused) -> Mask:
-    """Return a mask of the weights that live on while another model is loaded.
-
-    Behind their last use weights are made, half the bytes of those that live then or more, which
-    are used when these are freed.
-    """
-    ledger, a = e.card_ledger, e.card_ledger.allocations
-    of_model = np.isin(ledger.category, _OF_MODELS)
-    weights = np.flatnonzero(of_model)
-    made, last, block = a.allocated_at[weights], a.freed.copy(), a.block[weights]
-    last[unused.rows] = unused.since
-    found = of_model[unused.rows] & (a.freed[unused.rows] < ledger.events)
-    found &= unused.since > a.allocated_at[unused.rows]
-    candidates = np.flatnonzero(found)
-    order = np.argsort(-a.block[unused.rows[candidates]], kind="stable")
-    found[candidates[order[LARGEST:]]] = False
-    for at in candidates[order[:LARGEST]].tolist():
-        since, freed = unused.since[at], a.freed[unused.rows[at]]
-        there = block[(made <= since) & (a.freed[weights] > since)].sum()
-        later = block[(made > since) & (made < freed) & (last[weights] > freed)].sum()
-        found[at] = later >= ANOTHER * there
-    return found
-
-
 def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
     """Return what is left without a container that is in use until the end."""
     rows = unused.rows[indices]
@@ -216,18 +151,6 @@ def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
     if last < LATE * e.card_ledger.events:
         return indices
     return [index for index, lives in zip(indices, at_end, strict=True) if not lives]
-
-
-def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:
-    """Return a mask of what is unused where much is allocated.
-
-    The rest hardly lowers the peak: what is released there must not be more than remains.
-    """
-    curve = e.card_ledger.allocated
-    high = np.append(0, np.cumsum(curve >= MUCH * curve.max()))
-    until = e.card_ledger.allocations.freed[unused.rows]
-    found: Mask = high[np.minimum(until, len(curve) - 1) + 1] > high[np.maximum(unused.since, 0)]
-    return found
 
 
 def _holder(
@@ -287,7 +210,7 @@ def _lasting(e: Evidence, row: int, place: VariablePath) -> VariablePath:
     More tensors live under the variable's name than a variable has.
     """
     ledger = e.card_ledger
-    if len(_at_peak(e, np.flatnonzero(ledger.names == ledger.names[row]))) <= OF_VARIABLE:
+    if e.live_at_peak(np.flatnonzero(ledger.names == ledger.names[row])).sum() <= OF_VARIABLE:
         return place
     return e.once(_later_places).get(place, place)
 

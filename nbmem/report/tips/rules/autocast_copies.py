@@ -30,10 +30,10 @@ def check(e: Evidence) -> Findings:
     """Find autocast's copies of weights at the peak of an inference."""
     if e.trains or any(call["grad"] for call in e.calls):
         return  # a step needs the weights in float32
-    a, card_ledger, top = e.card_ledger.allocations, e.card_ledger, e.report.peak.at.event
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
     texts = [i for i, text in enumerate(card_ledger.texts) if text.startswith(AUTOCAST_COPY)]
     mine = np.flatnonzero(np.isin(card_ledger.names, texts))
-    rows = mine[(a.allocated_at[mine] < top) & (a.freed[mine] >= top)]
+    rows = mine[e.live_at_peak(mine)]
     if not len(rows):
         return
     high = e.peak_saving(mine)

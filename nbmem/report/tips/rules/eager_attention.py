@@ -34,9 +34,8 @@ def check(e: Evidence) -> Findings:
     found = eager_attention(e.card_ledger)
     if found is None:
         return
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
     rows = found.rows
-    held = int(a.requested[rows[(a.allocated_at[rows] < top) & (a.freed[rows] >= top)]].sum())
+    held = int(e.card_ledger.allocations.requested[rows[e.live_at_peak(rows)]].sum())
     rest = found.still_takes(held)
     low = e.peak_saving(rows) - rest
     high = e.peak_saving(np.concatenate([rows, found.copies]))

@@ -96,20 +96,20 @@ def _copied(e: Evidence) -> list[Finding]:
     """Find results that are copied to float32 where nothing needs a graph."""
     results, copies = _copies(e)
     both = np.concatenate((results, copies))
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
-    size = int(a.block[both[(a.allocated_at[both] < top) & (a.freed[both] >= top)]].sum())
+    size = int(e.card_ledger.allocations.block[both[e.live_at_peak(both)]].sum())
     low, high = (e.peak_saving(rows) for rows in (copies, both))
     if not len(both) or not e.dominates(min(size, high), SHARE):
         return []
     name = e.card_ledger.name(int(results[-1])) or ""
+    requested = e.card_ledger.allocations.requested
     module = _MODULE.search(name)
     what = module[1] if module is not None else name.removesuffix(VIEW)
     return [
         RULE.finding(
             title=f"The result of {what or 'a module'} and its float32 copy hold {fmt(size)} at "
             "the peak: compute only the positions that you read, or compute it in parts",
-            evidence=f"A tensor of {fmt(int(a.requested[results[-1]]))} was copied to "
-            f"{fmt(int(a.requested[copies[-1]]))}, {len(copies)} times. Without the copies the "
+            evidence=f"A tensor of {fmt(int(requested[results[-1]]))} was copied to "
+            f"{fmt(int(requested[copies[-1]]))}, {len(copies)} times. Without the copies the "
             f"peak falls by {fmt_range(low, low)}, without the whole result by {fmt(high)}.",
             saves=exact(low, high),
         )

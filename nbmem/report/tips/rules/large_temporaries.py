@@ -31,7 +31,7 @@ from nbmem.report.analysis.allocation_lines import COMPREHENSIONS, allocation_li
 from nbmem.report.tips.rule import Findings, Rule, fmt, simulated
 
 if TYPE_CHECKING:
-    from nbmem.core.arrays import Ints, Mask
+    from nbmem.core.arrays import Ints
     from nbmem.report.analysis.allocation_lines import AllocationLine, UserLine
     from nbmem.report.model import Finding
     from nbmem.report.tips.evidence import Evidence
@@ -96,9 +96,9 @@ def check(e: Evidence) -> Findings:
         saved |= card_ledger.category[row] in KEPT and bool(_REPEATED.search(line.lines[0].text))
         if not line.by_module and (saved or card_ledger.category[row] == Category.TEMPORARIES):
             functions[key].append(row)
-    a, top = card_ledger.allocations, e.report.peak.at.event
+    a = card_ledger.allocations
     every = {key: np.array(rows, np.int64) for key, rows in functions.items()}
-    there = {key: rows[_lives(e, rows, top)] for key, rows in every.items()}
+    there = {key: rows[e.live_at_peak(rows)] for key, rows in every.items()}
     there = {
         key: rows[a.block[rows] >= SMALL * a.block[rows].max(initial=0)]
         for key, rows in there.items()
@@ -108,7 +108,7 @@ def check(e: Evidence) -> Findings:
         return
     key = max(there, key=lambda one: int(a.block[there[one]].sum()))
     rows = _with_gradients(e, every[key])
-    size = int(a.block[rows[_lives(e, rows, top)]].sum())
+    size = int(a.block[rows[e.live_at_peak(rows)]].sum())
     high = e.peak_saving(rows)
     low = high - high // PARTS
     copied = [row for row in rows.tolist() if _is_repeated(lines.get(row))]
@@ -163,12 +163,6 @@ def _has_data(rows: Ints, lines: Lines) -> bool:
         else line.frame.function.startswith((*TOP_LEVEL, *COMPREHENSIONS))
         for line in found
     )
-
-
-def _lives(e: Evidence, rows: Ints, top: int) -> Mask:
-    a = e.card_ledger.allocations
-    lives: Mask = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
-    return lives
 
 
 def _finding(e: Evidence, rows: Ints, lines: Lines, low: int, high: int) -> Finding:

@@ -150,9 +150,8 @@ def _inferred(e: Evidence, found: Logits) -> Findings:
 
 
 def _at_peak(e: Evidence, found: Logits) -> int:
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
-    rows = found.rows[(a.allocated_at[found.rows] < top) & (a.freed[found.rows] >= top)]
-    return int(np.sum(a.requested[rows]))
+    rows = found.rows[e.live_at_peak(found.rows)]
+    return int(e.card_ledger.allocations.requested[rows].sum())
 
 
 RULE = Rule(name="logits", text=__doc__, check=check)

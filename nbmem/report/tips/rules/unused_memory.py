@@ -65,8 +65,7 @@ def check(e: Evidence) -> Findings:
 
 
 def _finding(e: Evidence, gain: int, holder: UnusedHolder, rows: Ints, since: Ints) -> Finding:
-    a, top = e.card_ledger.allocations, e.report.peak.at.event
-    at_peak = (a.allocated_at[rows] < top) & (a.freed[rows] >= top)
+    a, at_peak = e.card_ledger.allocations, e.live_at_peak(rows)
     size = int(a.block[rows[at_peak]].sum())
     behind = _line_behind(e, int(since[at_peak].min(initial=e.card_ledger.events)))
     unused = f"no operator uses from {behind.place} on" if behind else "no operator uses any more"
