@@ -35,6 +35,7 @@ from vscode import install as install_vscode
 _XDIST = ["-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "--reruns", "1", "-raR"]
 """A failed test is run once more, and the last line reports it. A shared machine may be late for
 once, and a flaky test is named in either case. `pytest` alone does not run it again."""
+_XDIST += ["--durations", "40"]  # where the time goes
 _BROWSERS = ["-n", "3"]
 """Their tests wait a third of the time, for a kernel to start or a page to be drawn."""
 _GROUPS = ("torch", "run", "lint", "test", "frameworks")

@@ -27,7 +27,7 @@ class MicroBatches(Remedy):
 
     key = "micro2"
     title = "2 micro-batches"
-    price = "twice as many kernels, each with half the work; BatchNorm sees half the batch"
+    price = "twice as many kernels, each with half the work; a BatchNorm would see half"
     group = "batch"
     parts = 2
     not_applicable = "Nothing is trained in it."
@@ -65,7 +65,7 @@ class FourMicroBatches(MicroBatches):
 
     key = "micro4"
     title = "4 micro-batches"
-    price = "four times as many kernels, each with a quarter of the work; BatchNorm sees a quarter"
+    price = "four times as many kernels, each with a quarter of the work; a BatchNorm would see a quarter"
     parts: ClassVar[int] = 4
     acts: ClassVar[SavingsModel] = SavingsModel(passing=3 / 4, waiting=3 / 4, inputs=3 / 4)
 
