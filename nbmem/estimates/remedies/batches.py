@@ -65,7 +65,10 @@ class FourMicroBatches(MicroBatches):
 
     key = "micro4"
     title = "4 micro-batches"
-    price = "four times as many kernels, each with a quarter of the work; a BatchNorm would see a quarter"
+    price = (
+        "four times as many kernels, each with a quarter of the work; "
+        "a BatchNorm would see a quarter"
+    )
     parts: ClassVar[int] = 4
     acts: ClassVar[SavingsModel] = SavingsModel(passing=3 / 4, waiting=3 / 4, inputs=3 / 4)
 
