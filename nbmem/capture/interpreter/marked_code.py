@@ -9,19 +9,21 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import inspect
+import itertools
 import linecache
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbmem.capture.interpreter.object_members import module_namespace, namespace_of
 from nbmem.capture.interpreter.roots import is_users_class, is_users_module
 
 MAX_LINES = 20_000
-"""Of a source file. A longer one takes half a second to compile."""
+"""Of a source file. A longer one takes half a second to parse."""
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _NOT_PLAIN = (
     inspect.CO_GENERATOR
@@ -58,25 +60,32 @@ class Hooks:
 class FunctionSource:
     """The source of one function, which compiles to the very code that it has.
 
+    Only the statement of its file is compiled that has it, without the other methods of its class.
+
     Attributes:
         has_loop: Whether a loop is among its lines.
         compiles: Whether its file calls torch.compile. Dynamo reads a function's code, and would
             give up one with other calls inside.
     """
 
-    def __init__(self, code: CodeType, lines: list[str]) -> None:
-        self._code, self._lines = code, lines
-        self._alone = False
-        self._node = self._find(self._parse())
-        self.compiles = any(_COMPILES.search(line) for line in lines)
-        self.has_loop = any(isinstance(one, _LOOPS) for one in _own_nodes(self._node.body))
+    def __init__(self, code: CodeType, lines: tuple[str, ...]) -> None:
+        outline = _outline(code.co_filename, lines)
+        first, last = next(
+            span for span in outline.statements if span[0] <= code.co_firstlineno <= span[1]
+        )
+        self._code, self._first = code, first
+        self._text = "".join(lines[first - 1 : last])
+        self._imported = outline.imported
+        _, node = self._find(self._parse())
+        self.compiles = outline.compiles
+        self.has_loop = any(isinstance(one, _LOOPS) for one in _own_nodes(node.body))
+        self._calls = dict[str, bool]()
+        for called, in_loop in _calls(node.body, in_loop=False):
+            self._calls[called] = self._calls.get(called, True) and in_loop
 
     def calls(self) -> dict[str, bool]:
         """Return the names that it calls, with whether only in loops."""
-        found: dict[str, bool] = {}
-        for called, in_loop in _calls(self._node.body, in_loop=False):
-            found[called] = found.get(called, True) and in_loop
-        return found
+        return self._calls
 
     def marked(self, names: Collection[str], hooks: Hooks) -> CodeType | None:
         """Return the code with calls of the hooks; None if it cannot be made.
@@ -86,36 +95,15 @@ class FunctionSource:
             hooks: What is called.
         """
         tree = self._parse()
-        node = self._find(tree)
+        _, node = self._find(tree)
         marks = _Marks(names, hooks)
         documented = ast.get_docstring(node, clean=False) is not None
         first, rest = node.body[:documented], node.body[documented:]
         at = node.body[documented] if rest else node.body[0]
         begin, end = marks.statement(hooks.begins, at), marks.statement(hooks.returns, at)
         node.body = [*first, begin, *marks.lines(rest), end]
-        code = _code_in(self._compiled(tree), self._code)
+        code = self._compiled(tree)
         return code if code is not None and code.co_freevars == self._code.co_freevars else None
-
-    def _parse(self) -> ast.Module:
-        return ast.parse("".join(self._lines), self._code.co_filename)
-
-    def _compiled(self, tree: ast.Module) -> CodeType:
-        if self._alone:
-            tree.body = [one for one in tree.body if self._node_is_in(one)]
-        flags = self._code.co_flags & _FUTURE
-        code: CodeType = compile(tree, self._code.co_filename, "exec", flags, dont_inherit=True)
-        return code
-
-    def _find(self, tree: ast.Module) -> Function:
-        for node in ast.walk(tree):
-            if isinstance(node, Function) and node.name == self._code.co_name:
-                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-                if first == self._code.co_firstlineno:
-                    return node
-        raise LookupError(self._code.co_name)
-
-    def _node_is_in(self, line: ast.stmt) -> bool:
-        return line.lineno <= self._node.lineno <= (line.end_lineno or line.lineno)
 
     def is_current(self) -> bool:
         """Return whether the source compiles to the function's code.
@@ -123,10 +111,35 @@ class FunctionSource:
         A file may have changed since, or another tool may have rewritten the function. IPython
         compiles each statement of a cell alone, which gives other code for what is imported.
         """
-        for self._alone in (False, True):
-            if _code_in(self._compiled(self._parse()), self._code) == self._code:
-                return True
-        return False
+        if self._compiled(self._parse()) == self._code:
+            return True
+        self._imported = ()
+        return self._compiled(self._parse()) == self._code
+
+    def _parse(self) -> ast.Module:
+        tree = ast.parse(self._text, self._code.co_filename)
+        return ast.increment_lineno(tree, self._first - 1)
+
+    def _compiled(self, tree: ast.Module) -> CodeType | None:
+        """Compile a tree, and return the function's code in it."""
+        way, _ = self._find(tree)
+        for outer, inner in itertools.pairwise(way):
+            if isinstance(outer, ast.ClassDef):
+                outer.body = [inner]
+        if self._imported:
+            names = [ast.alias(name) for name in self._imported]
+            tree.body.append(ast.copy_location(ast.Import(names), tree.body[0]))
+            ast.fix_missing_locations(tree.body[-1])
+        flags = self._code.co_flags & _FUTURE
+        code = compile(tree, self._code.co_filename, "exec", flags, dont_inherit=True)
+        return _code_in(code, self._code)
+
+    def _find(self, tree: ast.Module) -> tuple[list[ast.stmt], Function]:
+        """Return the statements that lead to the function's node, and the node."""
+        way = _way_to(tree.body, self._code)
+        if not way or not isinstance(way[-1], Function):
+            raise LookupError(self._code.co_name)
+        return way, way[-1]
 
 
 def source_of(code: CodeType) -> FunctionSource | None:
@@ -137,10 +150,74 @@ def source_of(code: CodeType) -> FunctionSource | None:
     if not 0 < len(lines) <= MAX_LINES:
         return None
     try:
-        source = FunctionSource(code, lines)
+        source = FunctionSource(code, tuple(lines))
         return source if source.is_current() else None
-    except (SyntaxError, ValueError, LookupError, RecursionError):
+    except (SyntaxError, ValueError, LookupError, RecursionError, StopIteration):
         return None
+
+
+class _Outline(NamedTuple):
+    """What is known of a file without its functions.
+
+    Attributes:
+        statements: First and last line of each of its statements.
+        imported: Names that it imports. Python compiles calls through them in another way.
+        compiles: Whether it calls torch.compile.
+    """
+
+    statements: list[tuple[int, int]]
+    imported: tuple[str, ...]
+    compiles: bool
+
+
+@functools.lru_cache(maxsize=32)
+def _outline(name: str, lines: tuple[str, ...]) -> _Outline:
+    """Parse a file once for all of its functions."""
+    tree = ast.parse("".join(lines), name)
+    own = list(_own_nodes(tree.body))
+    imports = [one for one in own if isinstance(one, (ast.Import, ast.ImportFrom))]
+    imported = {
+        (each.asname or each.name.partition(".")[0]): None for one in imports for each in one.names
+    }
+    imported.pop("*", None)
+    return _Outline(
+        [(_first_line(one), one.end_lineno or one.lineno) for one in tree.body],
+        tuple(imported),
+        any(map(_COMPILES.search, lines)),
+    )
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _way_to(body: list[ast.stmt], code: CodeType) -> list[ast.stmt]:
+    """Return the statements that lead to a function, its own the last one.
+
+    There are none if it is not there.
+    """
+    for node in body:
+        named = isinstance(node, Function) and node.name == code.co_name
+        if named and _first_line(node) == code.co_firstlineno:
+            return [node]
+        if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or node.lineno):
+            for inner in _blocks(node):
+                way = _way_to(inner, code)
+                if way:
+                    return [node, *way]
+    return []
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of a compound statement."""
+    for _, value in ast.iter_fields(node):
+        if isinstance(value, list) and value:
+            if isinstance(value[0], ast.stmt):
+                yield value
+            elif isinstance(value[0], (ast.ExceptHandler, ast.match_case)):
+                for one in value:
+                    yield one.body
 
 
 def values_named(function: FunctionType, names: Mapping[str, bool]) -> Iterator[tuple[str, Any]]:
