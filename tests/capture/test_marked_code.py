@@ -1,5 +1,6 @@
 """Functions that are compiled again with calls inside."""
 
+import ast
 import gc
 import importlib.util
 import sys
@@ -226,3 +227,20 @@ def test_a_marked_function_runs_where_nbmem_is_not(load, seen, monkeypatch):
     monkeypatch.delitem(sys.modules, HOOKS.module)
     assert function(3) == 3
     assert not seen
+
+
+def test_a_file_is_parsed_once_for_all_of_its_functions(load, seen, monkeypatch):
+    body = "    x += 1\n" * 20 + "    f(x)\n"
+    text = "".join(f"def g{i}(x):\n{body}" for i in range(50)) + "def f(x): pass\n"
+    module, parsed, parse = load(text), [], ast.parse
+
+    def counted(text, *args, **kwargs):
+        parsed.append(text.count("\n"))
+        return parse(text, *args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", counted)
+    for i in range(50):
+        mark(getattr(module, f"g{i}"))
+    assert sum(parsed) < 6 * text.count("\n")  # the lines of each function, a few times
+    module.g7(1)
+    assert seen == ["begins", ("behind", 176), ("returns", None)]
