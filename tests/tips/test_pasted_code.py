@@ -154,6 +154,20 @@ def test_an_exception_that_a_name_keeps_is_found_with_what_its_frames_hold(run, 
     assert before - torch.cuda.memory_allocated() == finding.low == finding.high
 
 
+def test_exceptions_inside_objects_are_found_where_they_lie(run):
+    if reason := why_unreadable():
+        pytest.skip(reason)
+    before = MODEL + "\nclass Service: pass\nservice, log = Service(), [0]\nservice.failed = {}"
+    keep = "service.failed['a'] = e; log.append(e)"
+    trace, names = run(FAILS.format(keep=keep), before=before)
+    (finding,) = (one for one in trace.report().findings if one.rule == "traceback_kept")
+    assert finding.title.startswith("Exceptions in `log[1]` and `service.failed['a']` keep ")
+    assert finding.code is None, "what has them is needed"
+    before = torch.cuda.memory_allocated()
+    names["log"][1].__traceback__ = None
+    assert before - torch.cuda.memory_allocated() == finding.low == finding.high
+
+
 def test_an_old_optimizer_is_found_with_its_state(run):
     trace, names = run(
         "lm = net()\nold = torch.optim.Adam(lm.parameters())\nlm(batch()).sum().backward()\n"

@@ -16,10 +16,12 @@ When to ignore it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbmem.core.session.holders import RUN_BEFORE, HeldStorage, HolderKind
-from nbmem.core.session.tensor_names import in_traceback
+from nbmem.core.session.tensor_names import IN_TRACEBACK, in_traceback
+from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.model import Command
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
@@ -66,23 +68,47 @@ def _of_runs_before(e: Evidence, mine: list[HeldStorage]) -> Findings:
 
 
 def _named(e: Evidence) -> Findings:
-    """Find exceptions that a name keeps, and their tensors."""
+    """Find exceptions that names keep, and their tensors."""
     kinds = (HolderKind.NAME, HolderKind.GRAPH)
-    through = (way for h in e.held for way in h.holders if in_traceback(way.path))
-    for root in dict.fromkeys(way.root for way in through if way.kind in kinds):
-        mine = [h for h in e.held_only_by(*kinds, root=root) if in_traceback(h.name_in(root))]
+    groups: dict[tuple[str, ...], list[HeldStorage]] = {}
+    for held in e.held:
+        if all(way.kind in kinds and in_traceback(way.path) for way in held.holders):
+            roots = dict.fromkeys(way.root for way in held.holders)
+            groups.setdefault(tuple(roots), []).append(held)
+    for roots, mine in groups.items():
         freed = e.freed_bytes(mine)
-        if e.worth(freed) and root.isidentifier():
-            largest = max(mine, key=lambda h: h.size)
+        if not e.worth(freed):
+            continue
+        places = [_place(root, mine) for root in roots]
+        largest = max(mine, key=lambda h: h.size)
+        tensors = (
+            f"{len(mine)} tensors live only in frames of exceptions; the largest is "
+            f"{largest.name}, {fmt(largest.size)}."
+        )
+        root = roots[0]
+        if len(roots) == 1 and root.isidentifier() and "." not in places[0]:
             yield RULE.finding(
                 title=f"`del {root}` gives back {fmt(freed)}: tensors of an exception's frames",
-                evidence=f"{len(mine)} tensors live only in frames of an exception that {root} "
-                f"keeps; the largest is {largest.name}, {fmt(largest.size)}.",
+                evidence=tensors,
                 saves=exact(freed),
                 code=f"import gc\n\ndel {root}   # keep str(e), or e.with_traceback(None)\n"
                 f"gc.collect()   # a frame of the exception may refer to {root}",
                 command=Command(name="free", arguments=(root,)),
             )
+        else:
+            yield RULE.finding(
+                title=f"Exceptions in {' and '.join(f'`{one}`' for one in places)} keep "
+                f"{fmt(freed)} of their frames: keep their text alone (`str(e)`), or set "
+                "`e.__traceback__ = None`",
+                evidence=tensors,
+                saves=exact(freed),
+            )
+
+
+def _place(root: str, held: Sequence[HeldStorage]) -> str:
+    """Return the innermost object of a root that has all exceptions."""
+    ways = [way.path for one in held for way in one.holders if way.root == root]
+    return common_place(path.partition(IN_TRACEBACK)[2] for path in ways) or root
 
 
 RULE = Rule(name="traceback_kept", text=__doc__, check=check, anywhere=True)
