@@ -252,7 +252,9 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
     on_cpu = [executor.values.cpu_values(t) if is_virtual(t) else t for t in (left, right)]
     if on_cpu[0] is None or on_cpu[1] is None:
         known, unknown = (on_cpu[0], right) if on_cpu[1] is None else (on_cpu[1], left)
-        if call.func is aten.equal.default and _is_drawn_apart(executor, left, right, known):
+        if call.func is aten.equal.default and _compares_random_floats(
+            executor, left, right, known
+        ):
             return False
         if known is None or known.dtype is not torch.bool:
             return True
@@ -260,10 +262,10 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
     return bool(call.func(on_cpu[0], on_cpu[1], *call.args[2:], **call.kwargs))
 
 
-def _is_drawn_apart(
+def _compares_random_floats(
     executor: Executor, left: torch.Tensor, right: torch.Tensor, known: torch.Tensor | None
 ) -> bool:
-    """Return whether a side is random floats, and the other one is known or random itself."""
+    """Return whether random floats meet known or other random ones."""
     blocks = [executor.storages.of(t) for t in (left, right) if is_virtual(t)]
     drawn = [block for block in blocks if block is not None and block.drawn]
     if known is not None:
