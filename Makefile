@@ -48,8 +48,9 @@ accuracy: ## compare the virtual GPU and three baselines with recorded runs: dow
 accuracy-cpu: setup ## the same with the CPU build of torch: the runs that need no torchvision
 	$(VENV) -m tests.accuracy
 
-other-cards: ## compare virtual cards with jobs that others measured on theirs: 25 minutes
+other-cards: ## compare virtual cards with jobs that others measured on theirs: an hour, downloads about 5 GB
 	$(PYTHON) tools/test.py other-cards
+	$(PYTHON) tools/other_cards.py --write
 
 card: ## measure a real card for the tables: 15 minutes at most, after downloading about 5 GB
 	$(PYTHON) tools/card.py

@@ -193,6 +193,48 @@ def test_a_run_is_healthy(gpu, question, answer):
     assert bool(question(torch.randn(64, 64, device="cuda"))) is answer
 
 
+def test_random_floats_equal_neither_a_known_number_nor_other_random_ones(gpu):
+    drawn, one = torch.randn((), device="cuda"), torch.tensor(1.0, device="cuda")
+    assert not torch.equal(drawn, one)
+    assert not torch.equal(one, drawn)
+    assert not torch.equal(torch.rand(3, device="cuda"), torch.rand(3, device="cuda"))
+    assert torch.equal(drawn, drawn)
+    assert torch.equal(drawn, drawn.clone())
+    assert torch.equal(torch.bernoulli(torch.ones(3, device="cuda")), torch.ones(3, device="cuda"))
+    drawn.mul_(torch.randn(64, device="cuda").sum())
+    assert torch.equal(drawn, one)  # computed: taken to be equal, as in a check of results
+    assert torch.equal(torch.randn((), device="cuda").fill_(1.0), one)
+
+
+class _LossThatSkipsOne(torch.autograd.Function):
+    """A loss as kernels in Triton have it: a gradient of 1.0 is not multiplied."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found = torch.empty_like(ctx.saved_tensors[0])
+        if torch.equal(gradient, torch.tensor(1.0, device=gradient.device)):
+            return found
+        return found * gradient
+
+
+# With the gradient of 1.0: that gradient, the number it is compared with, and the comparison's two
+# results, beside one tensor of 4 MiB. With a random one: that tensor and its product.
+@pytest.mark.parametrize(("random", "most"), [(False, (4 << 20) + 4 * 512), (True, 8 << 20)])
+def test_a_random_gradient_is_multiplied(gpu, random, most):
+    x = torch.zeros(1 << 20, device="cuda", requires_grad=True)
+    loss = _LossThatSkipsOne.apply(x)
+    gradient = torch.randn_like(loss) if random else None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loss.backward(gradient)
+    assert torch.cuda.max_memory_allocated() - before == most
+
+
 def test_the_grad_scaler_does_not_skip_steps(gpu):
     model = torch.nn.Linear(8, 8).cuda()
     optimizer = torch.optim.Adam(model.parameters())

@@ -233,8 +233,9 @@ def assert_async(executor: Executor, call: OperatorCall) -> None:
 def equal(executor: Executor, call: OperatorCall) -> bool:
     """Run `torch.equal` or `allclose`, exactly if both sides are known.
 
-    Otherwise the sides are taken to be equal, except that known bools are compared with the
-    stand-in value of the unknown ones. The comparison's memory is taken on the card.
+    Otherwise the sides are taken to be equal, with two exceptions. Known bools are compared with
+    the stand-in value of the unknown ones. Random floats equal no known numbers, and no other
+    random ones. The comparison's memory is taken on the card.
     """
     left, right = call.args[:2]
     if left.size() != right.size():
@@ -251,10 +252,25 @@ def equal(executor: Executor, call: OperatorCall) -> bool:
     on_cpu = [executor.values.cpu_values(t) if is_virtual(t) else t for t in (left, right)]
     if on_cpu[0] is None or on_cpu[1] is None:
         known, unknown = (on_cpu[0], right) if on_cpu[1] is None else (on_cpu[1], left)
+        if call.func is aten.equal.default and _compares_random_floats(
+            executor, left, right, known
+        ):
+            return False
         if known is None or known.dtype is not torch.bool:
             return True
         return bool((known == stand_in(torch.bool, executor.storages.of(unknown))).all())
     return bool(call.func(on_cpu[0], on_cpu[1], *call.args[2:], **call.kwargs))
+
+
+def _compares_random_floats(
+    executor: Executor, left: torch.Tensor, right: torch.Tensor, known: torch.Tensor | None
+) -> bool:
+    """Return whether random floats meet known or other random ones."""
+    blocks = [executor.storages.of(t) for t in (left, right) if is_virtual(t)]
+    drawn = [block for block in blocks if block is not None and block.drawn]
+    if known is not None:
+        return bool(drawn) and known.numel() > 0
+    return len(drawn) == len({id(block) for block in drawn}) > 1
 
 
 def lift(executor: Executor, call: OperatorCall) -> Any:

@@ -120,6 +120,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
             condition is false, and a number is not zero.
         by_equality: Whether that follows from no two unknown numbers being equal, which a loop
             meets more rarely than an order: a token that ends a text is one of a vocabulary.
+        drawn: Whether they are unknown floats that a random generator made.
         most: The most elements that can be nonzero, if the values are unknown; None: all.
         sign_and_seed: Of the numbers if they are unknown; None: there is one number, 1.0.
         below: No integer in it is negative or as large as this; None: unknown.
@@ -130,7 +131,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     """
 
     __slots__ = (
-        *("addr", "assumed", "below", "by_equality", "gpu", "healthy", "home", "key"),
+        *("addr", "assumed", "below", "by_equality", "drawn", "gpu", "healthy", "home", "key"),
         *("sign_and_seed", "most", "overwritten", "owned", "resized", "cpu_values"),
     )
     __hash__ = object.__hash__  # a reference's own hash reads the storage, which is freed by then
@@ -144,6 +145,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     healthy: bool | None
     assumed: bool | None
     by_equality: bool
+    drawn: bool
     sign_and_seed: SignAndSeed | None
     most: int | None
     below: int | None
@@ -154,7 +156,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
     def forget_values(self) -> None:
         """Forget the values, but not the sign and seed of stand-ins."""
         self.cpu_values = self.healthy = self.assumed = self.most = self.below = None
-        self.by_equality = False
+        self.by_equality = self.drawn = False
 
     def copy_values_from(self, other: CardMemory) -> None:
         """Take over what is known of another block's values."""
@@ -162,6 +164,7 @@ class CardMemory(weakref.ref):  # type: ignore[type-arg]
         self.sign_and_seed = other.sign_and_seed
         self.most, self.below, self.resized = other.most, other.below, other.resized
         self.assumed, self.by_equality = other.assumed, other.by_equality
+        self.drawn = other.drawn
 
     def known_values(self) -> KnownValues:
         """Return what is known of the values, as data that can be pickled."""

@@ -127,9 +127,17 @@ class Values:
         if sign_and_seed is not None:
             for tensor in fresh[:1] or made:
                 set_sign_and_seed(self, tensor, sign_and_seed)
+                self._set_drawn(tensor, call)
         for name, bound in known:
             if made and bound is not None:
                 learn(self, name, made, bound)
+
+    def _set_drawn(self, tensor: torch.Tensor, call: OperatorCall) -> None:
+        """Store whether a random generator made the floats of a result."""
+        block = self.storages.of(tensor)
+        if block is not None:
+            random = facts_of(call.func).random and call.func.overloadpacket != aten.bernoulli
+            block.drawn = random and tensor.dtype.is_floating_point
 
     def _is_by_equality(self, call: OperatorCall, rule: ValueRule) -> bool:
         """Return whether the assumption on a result follows from an equality."""
