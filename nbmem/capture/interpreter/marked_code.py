@@ -157,11 +157,11 @@ def source_of(code: CodeType) -> FunctionSource | None:
 
 
 class _Outline(NamedTuple):
-    """What is known of a file without its functions.
+    """The statements of a source file, and what concerns all of them.
 
     Attributes:
-        statements: First and last line of each of its statements.
-        imported: Names that it imports. Python compiles calls through them in another way.
+        statements: First and last line of each.
+        imported: Names that the file imports. Python compiles calls through them in another way.
         compiles: Whether it calls torch.compile.
     """
 

@@ -103,7 +103,7 @@ def _session_before(session: Session) -> Session:
 
 
 def _called_later(session: Session) -> frozenset[str]:
-    """Return the modules that are called behind the cut, as they are named in the recording."""
+    """Return the names of the modules that are called behind the cut."""
     found: set[int] = set()
     for trace in session.devices:
         if trace.before_return is not None and trace.calls is not None:

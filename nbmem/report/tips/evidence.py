@@ -324,21 +324,6 @@ class Evidence:
         """
         return sum(self._block_at[h.addr][1] for h in storages if h.addr in self._block_at)
 
-    def item_of(self, place: str) -> str | None:
-        """Return the one other name for an item of a list, or for its graph.
-
-        It is the variable that the user's loop puts there. None if there is not exactly one.
-
-        Args:
-            place: The list, as code.
-        """
-        names: set[str] = set()
-        for held in self.held:
-            paths = [way.path.rpartition(" ")[2] for way in held.holders]
-            if any(path.startswith(f"{place}[") for path in paths):
-                names.update(filter(str.isidentifier, paths))
-        return names.pop() if len(names) == 1 else None
-
     def held_only_by(
         self,
         *kinds: HolderKind,

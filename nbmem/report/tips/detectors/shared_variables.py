@@ -120,3 +120,20 @@ def _without_small(
     named = {one for one in group if size[one] >= SMALL * max(size.values())}
     order = sorted(named, key=lambda one: (-size[one], -path[one], one))
     return SharedTensors(order, [held for held in found if of[held] <= named])
+
+
+def item_of(held: Iterable[HeldStorage], place: str) -> str | None:
+    """Return the one other name for an item of a list, or for its graph.
+
+    It is the variable that the user's loop puts there. None if there is not exactly one.
+
+    Args:
+        held: The storages at the end.
+        place: The list, as code.
+    """
+    names: set[str] = set()
+    for one in held:
+        paths = [way.path.rpartition(" ")[2] for way in one.holders]
+        if any(path.startswith(f"{place}[") for path in paths):
+            names.update(filter(str.isidentifier, paths))
+    return names.pop() if len(names) == 1 else None

@@ -28,6 +28,8 @@ _OF_TRAINING = (
 )
 """What other rules tell of, or the training itself releases."""
 _NEVER = 1 << 62
+LATE = 0.9
+"""Part of the recording behind which a use shows that more may follow."""
 LARGEST = 1_000
 """Weights of which it is asked whether another model is loaded meanwhile, the largest ones."""
 ANOTHER = 0.5
@@ -75,6 +77,16 @@ def is_of_replaced_model(e: Evidence, unused: Unused) -> Mask:
         later = block[(made > since) & (made < freed) & (last[weights] > freed)].sum()
         found[at] = later >= ANOTHER * there
     return found
+
+
+def left_in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
+    """Return what is left without a container that is in use until the end."""
+    rows = unused.rows[indices]
+    at_end = e.card_ledger.allocations.freed[rows] >= e.card_ledger.events
+    last = unused.since[indices][at_end].max(initial=0)
+    if last < LATE * e.card_ledger.events:
+        return indices
+    return [index for index, lives in zip(indices, at_end, strict=True) if not lives]
 
 
 def _is_at_a_peak(e: Evidence, unused: Unused) -> Mask:

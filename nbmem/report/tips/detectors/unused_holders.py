@@ -20,7 +20,11 @@ from nbmem.report.analysis.growth_candidates import variable_of
 from nbmem.report.analysis.unused_memory import unused_memory
 from nbmem.report.ledger.observations import rows_at
 from nbmem.report.tips.detectors.unread_variables import unread_at_peak
-from nbmem.report.tips.detectors.unused_for_good import is_of_replaced_model, is_unused_for_good
+from nbmem.report.tips.detectors.unused_for_good import (
+    is_of_replaced_model,
+    is_unused_for_good,
+    left_in_vain,
+)
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
@@ -34,8 +38,6 @@ if TYPE_CHECKING:
     """A line, and the size of what it made."""
     _Pass = tuple[int, tuple[Frame, ...]]
 
-LATE = 0.9
-"""Part of the recording behind which a use shows that more may follow."""
 OF_VARIABLE = 2
 """Tensors of one size that a loop's variable has at a moment."""
 _CALLS = ("forward", "inference")
@@ -106,7 +108,7 @@ def unused_by_holder(e: Evidence) -> dict[UnusedHolder, tuple[Ints, Ints]]:
         for holder, indices in found.items()
         if holder.kind != "results" or e.live_at_peak(unused.rows[indices]).sum() > OF_VARIABLE
     }
-    left = {holder: _in_vain(e, unused, indices) for holder, indices in own.items()}
+    left = {holder: left_in_vain(e, unused, indices) for holder, indices in own.items()}
     return {
         holder: (unused.rows[indices], unused.since[indices])
         for holder, indices in left.items()
@@ -141,16 +143,6 @@ def _is_of_name(e: Evidence, row: int) -> bool:
     """Return whether a plain variable holds an allocation."""
     place = variable_of(e.card_ledger, row)
     return place is not None and place.path.isidentifier()
-
-
-def _in_vain(e: Evidence, unused: Unused, indices: list[int]) -> list[int]:
-    """Return what is left without a container that is in use until the end."""
-    rows = unused.rows[indices]
-    at_end = e.card_ledger.allocations.freed[rows] >= e.card_ledger.events
-    last = unused.since[indices][at_end].max(initial=0)
-    if last < LATE * e.card_ledger.events:
-        return indices
-    return [index for index, lives in zip(indices, at_end, strict=True) if not lives]
 
 
 def _holder(

@@ -33,6 +33,7 @@ from nbmem.report.analysis.growth_candidates import (
     with_parts,
 )
 from nbmem.report.analysis.program_names import is_expression, items_of
+from nbmem.report.tips.detectors.shared_variables import item_of
 from nbmem.report.tips.detectors.unreachable_tensors import unreachable_tensors
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
@@ -100,7 +101,7 @@ def _name(e: Evidence, candidate: Candidate) -> str:
 def _item(e: Evidence, candidate: Candidate) -> str | None:
     """Return the name of what a list receives, or of a single tensor."""
     place = common_place(candidate.paths)
-    name = e.item_of(place) if len(set(candidate.paths)) > 1 else place
+    name = item_of(e.held, place) if len(set(candidate.paths)) > 1 else place
     return name if name is not None and is_expression(name) else None
 
 

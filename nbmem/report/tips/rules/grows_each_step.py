@@ -33,6 +33,7 @@ from nbmem.report.analysis.program_names import is_expression, items_of
 from nbmem.report.ledger.allocation_facts import NO_NAME
 from nbmem.report.tips.detectors.filled_results import filled_results
 from nbmem.report.tips.detectors.left_hooks import left_hooks
+from nbmem.report.tips.detectors.shared_variables import item_of
 from nbmem.report.tips.evidence import LARGE_PART, MIN_BYTES, Evidence
 from nbmem.report.tips.rule import Findings, Rule, estimated, exact, fmt, fmt_range, simulated
 
@@ -292,8 +293,9 @@ def _code(e: Evidence, growth: Growth, kept: list[HeldStorage]) -> str | None:
         return f"{place} = {place}.cpu()   # and join only x.detach().cpu() to it"
     if items_of(place, paths) is None:
         return None
+    item = item_of(e.held, place) or "x"
     return (
-        f"for i in range(len({place})):   # and append only {e.item_of(place) or 'x'}.detach()"
+        f"for i in range(len({place})):   # and append only {item}.detach()"
         f".cpu()\n    {place}[i] = {place}[i].cpu()"
     )
 
