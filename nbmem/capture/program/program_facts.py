@@ -20,7 +20,6 @@ from nbmem.capture.tensors.active_registry import active_registry
 from nbmem.capture.tensors.batch_rows import batch_rows
 from nbmem.capture.tensors.modules import (
     children_of,
-    is_plain_sequence,
     is_tensor,
     is_training,
     own_attributes,
@@ -29,12 +28,11 @@ from nbmem.capture.tensors.modules import (
     states,
     tensors_inside,
 )
-from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
+from nbmem.capture.tensors.tensor_storages import locate_storage
 from nbmem.capture.tensors.tensors import (
     gradient_of,
     is_made,
     requires_grad,
-    without_torch_function,
 )
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 

@@ -28,6 +28,7 @@ from nbmem.report.analysis.oom.program_changes.image_decoder import decoded_in_p
 from nbmem.report.analysis.oom.program_changes.kv_cache import offloaded_cache, unread_cache
 from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
+from nbmem.report.analysis.oom.program_changes.pipeline_models import idle_models
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.program_changes.trained_weights import (
     adapters,
@@ -296,6 +297,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     gathered_evaluation,
     unread_cache,
     decoded_in_parts,
+    idle_models,
     _growth,
     _limit,
     _frameworks,
