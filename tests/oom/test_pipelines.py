@@ -148,3 +148,19 @@ def test_a_pipeline_that_moves_its_models_by_itself_is_told_nothing_of_it(of_dif
     trace = run(of_diffusers, fails=True, first=8, second=260, way=way)
     assert trace.session.facts["pipelines"][0]["offloaded"]
     assert "idle_models" not in {one.rule for one in trace.report().ooms[0].remedies}
+
+
+def test_a_pipeline_on_a_nearly_full_card_is_told_what_turns_would_save(of_diffusers):
+    sizes = {"first": 150, "second": 52, "rows": 8_000}
+    trace = run(of_diffusers, fails=False, **sizes)
+    (found,) = [one for one in trace.report().findings if one.rule == "two_models"]
+    assert found.title.startswith("`pipe.enable_model_cpu_offload()` in place of `.to(...)`")
+    then = run(of_diffusers, fails=False, way=".enable_model_cpu_offload()", **sizes)
+    saved = trace.report().peak.allocated - then.report().peak.allocated
+    assert found.high == pytest.approx(saved, abs=MIB)
+    assert not [one for one in then.report().findings if one.rule == "two_models"]
+
+
+def test_a_pipeline_on_a_card_with_room_is_told_nothing(of_diffusers):
+    trace = run(of_diffusers, fails=False, first=50, second=20, rows=8)
+    assert trace.report().findings == ()
