@@ -150,7 +150,7 @@ def test_a_pipeline_that_moves_its_models_by_itself_is_told_nothing_of_it(of_dif
     assert "idle_models" not in {one.rule for one in trace.report().ooms[0].remedies}
 
 
-def test_a_pipeline_on_a_nearly_full_card_is_told_what_turns_would_save(of_diffusers):
+def test_a_pipeline_on_a_nearly_full_card_is_told_what_offloading_saves(of_diffusers):
     sizes = {"first": 150, "second": 52, "rows": 8_000}
     trace = run(of_diffusers, fails=False, **sizes)
     (found,) = [one for one in trace.report().findings if one.rule == "two_models"]

@@ -110,3 +110,28 @@ def is_first_call(card_ledger: CardLedger, layer: str | None, position: int) -> 
     names = {index: card_ledger.session.names[index] for index in np.unique(calls.name).tolist()}
     of_model = [index for index, called in names.items() if pipeline.model_of(called) == name]
     return not (np.isin(calls.name, of_model) & (calls.last < position)).any()
+
+
+def offloaded_peak(card_ledger: CardLedger, pipeline: Pipeline) -> int | None:
+    """Return the allocated peak with only the running model on the card.
+
+    A model comes when it is called, and goes when the next one is. None where no call is known, or
+    where the weights on the card are not those of the pipeline.
+    """
+    calls, a = card_ledger.trace.calls, card_ledger.allocations
+    rows = np.flatnonzero(np.isin(card_ledger.category, OF_WEIGHTS))
+    models = [pipeline.model_of(card_ledger.name(row)) is not None for row in rows.tolist()]
+    rows = rows[np.array(models, bool)]
+    if calls is None or not len(rows):
+        return None
+    curve = card_ledger.allocated_without(rows, a.allocated_at[rows])
+    names = card_ledger.session.names
+    owners = {index: pipeline.model_of(names[index]) for index in np.unique(calls.name).tolist()}
+    order = np.argsort(calls.last, kind="stable")
+    most, begin = int(curve.max()), 0
+    for last, index in zip(calls.last[order].tolist(), calls.name[order].tolist(), strict=True):
+        name = owners[index]
+        if name is not None:
+            most = max(most, int(curve[begin : last + 1].max()) + pipeline.models[name])
+        begin = last
+    return most if any(owners.values()) else None

@@ -76,7 +76,7 @@ def never_stepped(e: Evidence) -> Iterator[UntrainedModule]:
 
 
 def unstepped_gradients(e: Evidence) -> Mask:
-    """Return a mask of gradients that no optimizer has: zero_grad() leaves them."""
+    """Return a mask of gradients that no optimizer has or clears."""
     found = np.zeros(len(e.card_ledger.allocations), bool)
     for _, rows in e.once(_unstepped):
         found[rows] = True

@@ -75,7 +75,7 @@ def check(e: Evidence) -> Findings:
 
 
 def _not_cleared(e: Evidence) -> Mask:
-    """Return a mask of gradients that the optimizer's zero_grad() does not release."""
+    """Return a mask of gradients that zero_grad() does not release."""
     return _in_private_pool(e) | e.in_gradient_cycle | e.once(unstepped_gradients)
 
 

@@ -41,10 +41,10 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
+from nbmem.report.analysis.pipelines import offloaded_peak, pipelines_of
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command
 from nbmem.report.tips.detectors.copied_models import built_again, copies
-from nbmem.report.tips.detectors.pipeline_turns import loaded_pipelines, peak_in_turns
 from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
@@ -110,7 +110,7 @@ def _by_calls(e: Evidence) -> Findings:
     yield from _replaced(e)
     yield from _built_again(e)
     yield from _idle(e)
-    yield from _in_turns(e)
+    yield from _offloadable(e)
     yield from _cached(e)
     yield from _second_copies(e)
     unused = list(_unused(e))
@@ -151,7 +151,7 @@ def _built_again(e: Evidence) -> Findings:
 
 def _idle(e: Evidence) -> Findings:
     """Find models that a function keeps while another one makes the peak."""
-    pipelines = loaded_pipelines(e)
+    pipelines = pipelines_of(e.card_ledger)
     for model in idle_at_peak(e):
         if any(one.model_of(model.name) for one in pipelines):
             continue  # its pipeline calls it again, and holds it
@@ -166,12 +166,12 @@ def _idle(e: Evidence) -> Findings:
             )
 
 
-def _in_turns(e: Evidence) -> Findings:
+def _offloadable(e: Evidence) -> Findings:
     """Find pipelines whose idle models could wait on the host."""
     if e.short is None and not e.everything:
         return  # moving models takes time
-    for pipeline in loaded_pipelines(e):
-        then = peak_in_turns(e, pipeline)
+    for pipeline in pipelines_of(e.card_ledger):
+        then = None if pipeline.offloaded else offloaded_peak(e.card_ledger, pipeline)
         gain = 0 if then is None else e.report.peak.allocated - then
         if e.is_large_part(gain):
             call = f"{pipeline.name}.enable_model_cpu_offload()"
