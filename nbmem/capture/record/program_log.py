@@ -9,7 +9,7 @@ from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.interpreter.notebook_cells import running_shell
 from nbmem.capture.program import program_facts
 from nbmem.capture.program.batch_sizes import batch_sizes
-from nbmem.capture.program.pipelines import pipelines
+from nbmem.capture.program.library_models import pipelines
 
 if TYPE_CHECKING:
     from nbmem.capture.record.tensor_labels import TensorLabelLog
