@@ -250,6 +250,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
             offloads=True,
             heads=2,
             tokens_left=5,
+            samples=6,
         ),
     )
     session = dataclasses.replace(
@@ -299,6 +300,7 @@ def test_the_keys_are_the_formats_whatever_attributes_are_called(tmp_path):
                 "offloads": True,
                 "heads": 2,
                 "tokens_left": 5,
+                "samples": 6,
             },
             "decoding": None,
         }

@@ -64,6 +64,16 @@ def test_a_pair_is_told_where_neither_is_enough_and_lets_the_program_run_on():
 
 
 @pytest.mark.long
+def test_a_pair_that_keeps_the_batch_is_told_beside_a_smaller_batch():
+    model, steps = MODEL.format(layers=40), STEPS.replace("(1, 8192,", "(8, 1024,")
+    batch, pair = explained(model, steps).remedies
+    assert (batch.rule, pair.rule) == ("batch_size", "combined")
+    assert "batch" not in pair.title
+    with virtual.activated("T4"):
+        exec(compile(f"{model}\n{pair.code}\n{steps}", "cell.py", "exec"), {"__name__": "x"})
+
+
+@pytest.mark.long
 def test_no_pair_is_tried_where_one_change_is_enough():
     found = explained(MODEL.format(layers=4), STEPS).remedies
     assert "logits" in {one.rule for one in found}

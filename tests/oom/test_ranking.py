@@ -109,6 +109,18 @@ def test_a_batch_that_is_offered_in_the_first_step_fits_two(optimizer, rows, pha
     run(TRAINING.format(rows=smaller, steps=3, **program), fails=False)
 
 
+def test_a_batch_that_an_evaluation_has_left_is_not_that_of_the_step():
+    """The failing call's inputs are named when it ends, so it reports its own rows."""
+    program = {"optimizer": "SGD", "more": ", lr=0.1", "zero": "; opt.zero_grad()", "steps": 3}
+    old = 'old = torch.zeros(70_000, 4096, device="cuda")\nwith torch.no_grad():\n    net[0](old)\n'
+    code = TRAINING.replace("opt =", f"{old}opt =")
+    report = run(code.format(rows=60_000, **program)).report()
+    mine = next(one for one in report.ooms[0].remedies if one.rule == "batch_size")
+    (smaller,) = re.findall(r"about (\d+) \(lower bound\), not 60000", mine.title)
+    assert int(smaller) > 60_000 // 4
+    run(code.format(rows=smaller, **program), fails=False)
+
+
 def test_every_view_has_one_list(tmp_path):
     report = run(EVALUATION.format(kept="")).report()
     remedies = report.ooms[0].remedies

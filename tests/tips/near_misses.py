@@ -127,7 +127,10 @@ del node
         code=loop("with torch.no_grad():\n    wide = model(batch(60000))"), card="T4"
     ),
     "autocast": NearMiss(
-        code=loop().replace("model(batch", "torch.autocast('cuda', torch.bfloat16)(model)(batch"),
+        code=loop(net="1024, 12", rows=8192).replace(
+            "optimizer =",
+            "model.forward = torch.autocast('cuda', torch.bfloat16)(model.forward)\noptimizer =",
+        ),  # Accelerate and the tip's own line wrap `forward`
         everything=True,
     ),
     "autocast_copies": NearMiss(

@@ -161,3 +161,20 @@ def test_a_model_without_any_name_gets_no_code():
     inner = {"path": "", "library": "diffusers", "checkpoints": True}
     model = {"name": "UNet", "class": "UNet", "typed": False, "libraries": [inner]}
     assert checkpointing_call(model, "") is None
+
+
+COLLECTED = """
+lm.eval()
+kept = []
+for _ in range(3):
+    ids = torch.zeros({rows}, {length}, dtype=torch.int64, device="cuda")
+    kept.append(lm(input_ids=ids).logits)
+"""
+
+
+@of_transformers
+def test_scores_without_a_loss_are_told_no_loss_in_parts():
+    (tip,) = [
+        one for one in record(WORDS, code=MODEL + COLLECTED).all_tips() if one.rule == "logits"
+    ]
+    assert tip.title.startswith("If only the last position's scores are read")

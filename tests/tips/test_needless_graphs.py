@@ -74,6 +74,15 @@ for _ in range(3):
     sgd.step()
     sgd.zero_grad()
 """
+REFERENCE = """
+model, ref = net(1024, 8), net(1024, 8).requires_grad_({grad})
+sgd = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    x = batch(16384)
+    (model(x) - ref(x)).square().mean().backward()
+    sgd.step()
+    sgd.zero_grad()
+"""
 FIGURES = """
 model = net(1024, 1)
 sgd = torch.optim.SGD(model.parameters())
@@ -137,6 +146,10 @@ SPEAKS = {
         TOWER.format(grad=True, trained="head.parameters()"),
         TOWER.format(grad=False, trained="head.parameters()"),
     ),
+    "unused_gradients of a reference like the model": (
+        REFERENCE.format(grad=True),
+        REFERENCE.format(grad=False),
+    ),
     "no_grad_missing of figures": (FIGURES.format(grad=True), FIGURES.format(grad=False)),
     "no_grad_missing of a teacher": (TEACHER.format(grad=True), TEACHER.format(grad=False)),
     "unused_gradients": (
@@ -144,7 +157,9 @@ SPEAKS = {
         GAN.format(detach=".detach()", steps="judge_sgd.step()"),
     ),
 }
-RULES = ("retained_graph", "summed_losses", "unused_gradients", "no_grad_missing")
+RULES = (
+    "retained_graph", "summed_losses", "unused_gradients", "no_grad_missing", "gradients_kept"
+)  # fmt: skip
 SILENT = {
     "unused_gradients: a gradient of a variable": FROZEN.format(hook="x.requires_grad_(True)")
     + "\n    scores = x.grad",

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from nbmem.capture.interpreter.object_members import attributes_of, name_of
+from nbmem.capture.tensors.batch_rows import batch_rows
 from nbmem.capture.tensors.kv_caches import given_caches, is_cache, tensors_of_cache
 from nbmem.capture.tensors.modules import (
     children_of,
@@ -68,6 +69,7 @@ def running_call(frames: Sequence[FrameType], modules: Sequence[Any]) -> Running
         offloads=_can_offload(inside),
         heads=_sharing_heads(modules),
         tokens_left=next((left for one in around if (left := _tokens_left(one)) is not None), None),
+        samples=batch_rows(torch, *outermost),
     )
 
 

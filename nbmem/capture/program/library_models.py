@@ -1,4 +1,4 @@
-"""Describe a library's models by what their own classes can do.
+"""Describe models and pipelines of libraries, by their own classes.
 
 The classes of transformers and diffusers are known by their base class and the module that defines
 it. What a class can do is read from its own attributes: no method of it is called.
@@ -6,6 +6,8 @@ it. What a class can do is read from its own attributes: no method of it is call
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nbmem.capture.interpreter.object_members import (
@@ -14,6 +16,9 @@ from nbmem.capture.interpreter.object_members import (
     name_of,
     namespace_of,
 )
+from nbmem.capture.interpreter.plain_values import user_names
+from nbmem.capture.tensors.modules import is_module, tensors_inside
+from nbmem.capture.tensors.tensors import without_torch_function
 from nbmem.capture.torch_cuda import loaded_torch
 
 if TYPE_CHECKING:
@@ -33,6 +38,9 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 MAX_MODELS = 16
 """Models of one module that are described."""
 _MAX_WRAPPERS = 8
+_PIPELINE = "diffusers.pipelines.pipeline_utils", "DiffusionPipeline"
+MAX_NAMES, MAX_PIPELINES, MAX_PARTS = 10_000, 8, 64
+"""Limits of what is read to describe pipelines."""
 _MATRIX = 2
 """Dimensions of a weight that maps a hidden state to the scores of words."""
 
@@ -155,3 +163,66 @@ def _parameters(function: Any) -> tuple[str, ...]:
 
 def _is_inside(path: str, outer: str) -> bool:
     return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def pipelines(namespace: Mapping[str, Any], modules: Mapping[int, str]) -> list[dict[str, Any]]:
+    """List the pipelines that variables hold, each with its models.
+
+    Each has its `name`, whether it moves its models to the card by itself (`offloaded`), and its
+    `models`: the `module`'s name in the recording, its `class`, its `bytes` on whatever device,
+    and those of them in float32.
+
+    Args:
+        namespace: The notebook's names.
+        modules: The names of recorded modules, by identity.
+    """
+    if loaded_torch() is None:
+        return []
+    with without_torch_function():
+        return [
+            _pipeline_facts(*one, modules) for one in islice(_pipelines(namespace), MAX_PIPELINES)
+        ]
+
+
+def _pipelines(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    seen = set()
+    for name, value in user_names(namespace)[:MAX_NAMES]:
+        if type(name) is str and id(value) not in seen and _is_pipeline(type(value)):
+            seen.add(id(value))
+            yield name, value
+
+
+def _is_pipeline(kind: type) -> bool:
+    return any(
+        (str(namespace_of(base).get("__module__")), name_of(base)) == _PIPELINE
+        for base in mro_of(kind)
+    )
+
+
+def _pipeline_facts(name: str, pipeline: Any, modules: Mapping[int, str]) -> dict[str, Any]:
+    own = attributes_of(pipeline) or {}
+    parts = [(key, value) for key, value in own.items() if is_module(value)][:MAX_PARTS]
+    hooks = own.get("_all_hooks")
+    return {
+        "name": name,
+        "offloaded": type(hooks) is list and bool(hooks),
+        "models": [
+            {
+                "module": modules.get(id(value), f"{name}.{key}"),
+                "class": name_of(type(value)),
+                **_sizes(value),
+            }
+            for key, value in parts
+            if type(key) is str
+        ],
+    }
+
+
+def _sizes(module: Any) -> dict[str, int]:
+    torch: Any = loaded_torch()
+    tensors = {id(one): one for one in tensors_inside(module)}.values()
+    sizes = [(one.numel() * one.element_size(), one.dtype == torch.float32) for one in tensors]
+    return {
+        "bytes": sum(size for size, _ in sizes),
+        "float32_bytes": sum(size for size, whole in sizes if whole),
+    }

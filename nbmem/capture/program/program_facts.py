@@ -17,9 +17,9 @@ from nbmem.capture.distributed.zero import bucket_sizes
 from nbmem.capture.interpreter.object_members import attributes_of
 from nbmem.capture.program.library_models import head_of, is_adapted, library_models
 from nbmem.capture.tensors.active_registry import active_registry
+from nbmem.capture.tensors.batch_rows import batch_rows
 from nbmem.capture.tensors.modules import (
     children_of,
-    is_plain_sequence,
     is_tensor,
     is_training,
     own_attributes,
@@ -28,12 +28,11 @@ from nbmem.capture.tensors.modules import (
     states,
     tensors_inside,
 )
-from nbmem.capture.tensors.tensor_storages import dispatches, locate_storage
+from nbmem.capture.tensors.tensor_storages import locate_storage
 from nbmem.capture.tensors.tensors import (
     gradient_of,
     is_made,
     requires_grad,
-    without_torch_function,
 )
 from nbmem.capture.torch_cuda import initialized_torch, loaded_torch
 
@@ -94,7 +93,7 @@ def call_facts(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         training=is_training(module),
         grad=on and _wants_gradients(module, args, kwargs),
         autocast=_autocast(torch),
-        rows=_rows(torch, args, kwargs),
+        rows=batch_rows(torch, args, kwargs),
         chained=on and any(map(is_made, _given(args, kwargs))),
         of_inputs=on and any(map(_asks, _given(args, kwargs))),
     )
@@ -264,26 +263,6 @@ def _autocast(torch: Any) -> str | None:
         return None
     read = getattr(torch, "get_autocast_dtype", None)  # since torch 2.4
     return "on" if read is None else str(read("cuda")).removeprefix("torch.")
-
-
-def _rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """Return the first dimension of the first tensor given.
-
-    These are usually the rows of a batch. None if there is no such tensor.
-    """
-    with without_torch_function():
-        return _first_rows(torch, args, kwargs)
-
-
-def _first_rows(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    for value in (*args, *kwargs.values()):
-        if is_plain_sequence(value):
-            value = next(iter(value), None)  # noqa: PLW2901 - a list of inputs
-        if is_tensor(value) and not dispatches(torch, type(value)):
-            shape = torch.Tensor.shape.__get__(value)
-            if len(shape):
-                return int(shape[0])
-    return None
 
 
 def _blocks(torch: Any, tree: ModuleTree) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from nbmem.capture.heap.cycles import closing_reference
 from nbmem.capture.interpreter.notebook_cells import running_shell
 from nbmem.capture.program import program_facts
 from nbmem.capture.program.batch_sizes import batch_sizes
+from nbmem.capture.program.library_models import pipelines
 
 if TYPE_CHECKING:
     from nbmem.capture.record.tensor_labels import TensorLabelLog
@@ -37,9 +38,10 @@ class ProgramLog:
         `calls` has one entry for each kind of call, in the order of the first: module,
         training, grad, autocast, rows, chained, of_inputs, count. `modules` and
         `optimizers` are those that are still alive, by name. `batches` are the notebook's
-        numbers with a batch size's name. `notebook` is whether IPython ran it. A call of a
-        part of a module counts as a use of the module. A module is `typed` if its name can
-        be typed: not where it begins with a class, for want of a variable.
+        numbers with a batch size's name, and `pipelines` those of diffusers. `notebook` is
+        whether IPython ran it. A call of a part of a module counts as a use of the module. A
+        module is `typed` if its name can be typed: not where it begins with a class, for want
+        of a variable.
 
         Args:
             tensor_labels: Finds the live modules and optimizers.
@@ -71,6 +73,7 @@ class ProgramLog:
                 for optimizer, name in tensor_labels.owners.live_optimizers()
             ],
             "batches": batch_sizes(namespace),
+            "pipelines": pipelines(namespace, names),
             "notebook": running_shell() is not None,
             **program_facts.machine_facts(),
         }

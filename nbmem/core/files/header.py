@@ -157,6 +157,7 @@ def _running_call_of(raw: dict[str, Any]) -> RunningCall | None:
         offloads=call.flag("offloads"),
         heads=call.number("heads", least=1),
         tokens_left=call.maybe(call.number, "tokens_left"),
+        samples=call.maybe(call.number, "samples"),
     )
 
 

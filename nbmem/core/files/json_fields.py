@@ -60,11 +60,17 @@ _OPTIMIZER: Kind = {
     "float32": "bool",
     "states": "int",
 }
+_PIPELINE: Kind = {
+    "name": "str",
+    "offloaded": "bool",
+    "models": ({"module": "str", "class": "str", "bytes": "int", "float32_bytes": "int"},),
+}
 _FACTS: dict[str, Kind] = {
     "calls?": (_CALL,),
     "modules?": (_MODULE,),
     "optimizers?": (_OPTIMIZER,),
     "batches?": ({"name": "str", "value": "int"},),
+    "pipelines?": (_PIPELINE,),
     "cudnn_benchmark?": "bool",
     "cublas_workspace_config?": "str?",
     "pinned?": {"held": "int", "used": "int"},

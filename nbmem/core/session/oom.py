@@ -79,6 +79,7 @@ class RunningCall:
         offloads: Whether transformers can keep that cache on the host, and does not yet.
         heads: Heads that share one head of keys and values; 1 if none share.
         tokens_left: Further calls that transformers' generate() makes at most; None outside of it.
+        samples: Rows of the batch that the call was given; None if unknown.
     """
 
     block: int = 0
@@ -92,6 +93,7 @@ class RunningCall:
     offloads: bool = False
     heads: int = 1
     tokens_left: int | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

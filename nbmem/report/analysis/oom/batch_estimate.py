@@ -183,7 +183,9 @@ def _batch_size(trial: Trial) -> int | None:
 
     Of a step of several forwards it may be an earlier one's. None if no input was seen.
     """
-    a = trial.case.card_ledger.allocations
+    a, samples = trial.case.card_ledger.allocations, _samples_of_call(trial)
+    if samples is not None:
+        return samples
     rows = trial.new_rows(Category.INPUTS)
     rows = rows if len(rows) else trial.rows(Category.INPUTS)
     for row in rows[np.argsort(-a.block[rows], kind="stable")].tolist():
@@ -191,3 +193,21 @@ def _batch_size(trial: Trial) -> int | None:
         if match:
             return int(match[1])
     return None
+
+
+def _samples_of_call(trial: Trial) -> int | None:
+    """Return the rows that the failing call was given, or None.
+
+    The inputs of a call are named at its end. Until the first one of a forward has ended, the named
+    inputs may be of another task, such as an evaluation. None once one has ended: what runs may be
+    a loss.
+    """
+    case, ledger = trial.case, trial.case.card_ledger
+    call = None if case.refusal is None else case.refusal.call
+    if call is None or trial.phase not in ("forward", "inference"):
+        return None
+    phase = int(ledger.phases.of(np.array([case.index], np.int64))[0])
+    labels = ledger.trace.storage_labels
+    since = 0 if phase < 0 else ledger.phases.bounds(phase)[0]
+    named = (labels.category == Category.INPUTS) & (labels.position > since)
+    return None if (named & (labels.position <= case.index)).any() else call.samples

@@ -21,13 +21,17 @@ from nbmem.report.analysis.oom.continuations.continuation import (
 )
 from nbmem.report.analysis.oom.continuations.recomputation import checkpointing
 from nbmem.report.analysis.oom.live_groups import OUT, TRACEBACK, AllocationGroup
-from nbmem.report.analysis.oom.program_changes.combined_changes import combined_changes
+from nbmem.report.analysis.oom.program_changes.combined_changes import (
+    combined_changes,
+    same_batch,
+)
 from nbmem.report.analysis.oom.program_changes.evaluation import without_gradients
 from nbmem.report.analysis.oom.program_changes.fused_attention import fused_attention
 from nbmem.report.analysis.oom.program_changes.image_decoder import decoded_in_parts
 from nbmem.report.analysis.oom.program_changes.kv_cache import offloaded_cache, unread_cache
 from nbmem.report.analysis.oom.program_changes.last_scores import last_scores
 from nbmem.report.analysis.oom.program_changes.loss_parts import loss_parts
+from nbmem.report.analysis.oom.program_changes.pipeline_models import idle_models
 from nbmem.report.analysis.oom.program_changes.smaller_weights import smaller_weights
 from nbmem.report.analysis.oom.program_changes.trained_weights import (
     adapters,
@@ -68,7 +72,8 @@ def remedies(
     They are those with which the program runs on, the least intrusive of them at the head. If there
     are none, they are those with which it runs for some more steps, the most steps first. Where
     no single one is enough, two or three together are tried. Where nothing is known of what
-    follows, they serve this request. One with which the simulator runs out
+    follows, they serve this request. Beside a smaller batch alone, changes that keep the batch are
+    tried together, too. One with which the simulator runs out
     again before the next step ends is no remedy.
 
     Args:
@@ -79,9 +84,12 @@ def remedies(
     trial = Trial(case, held, phase)
     found: list[tuple[tuple[int, int], Finding]] = []
     for attempt in (*REMEDIES, combined_changes):
-        if attempt is combined_changes and (found or not trial.known):
+        if attempt is combined_changes and (
+            not trial.known or any(finding.rule != "batch_size" for _, finding in found)
+        ):
             break
-        for finding, outcome in attempt(trial):
+        together = attempt is combined_changes and found
+        for finding, outcome in same_batch(trial) if together else attempt(trial):
             if outcome is not None and not (trial.known and outcome.kind == "once"):
                 found.append((outcome.place, explained(finding, outcome, trial)))
         if sum(place == (0, 0) for place, _ in found) >= MAX_REMEDIES:
@@ -296,6 +304,7 @@ REMEDIES: tuple[Callable[[Trial], Attempts], ...] = (
     gathered_evaluation,
     unread_cache,
     decoded_in_parts,
+    idle_models,
     _growth,
     _limit,
     _frameworks,

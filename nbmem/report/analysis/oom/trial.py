@@ -21,6 +21,7 @@ from nbmem.report.analysis.oom.continuations.repeated_loop import repeated_loop
 from nbmem.report.analysis.oom.continuations.repeated_step import repeated_step
 from nbmem.report.analysis.oom.continuations.rest_of_call import rest_of_call
 from nbmem.report.analysis.oom.request_replay import FailureReplay, ReplayEnd, replay_from_layout
+from nbmem.report.analysis.pipelines import is_first_call
 
 if TYPE_CHECKING:
     from nbmem.core.arrays import Ints
@@ -206,6 +207,9 @@ class Trial:
 
 def _continuation(case: FailedRequest, phase: str | None) -> Continuation | None:
     """Return what follows a failed request; None if that is not known."""
+    layer = None if case.refusal is None else case.refusal.layer
+    if is_first_call(case.card_ledger, layer, case.index):
+        return rest_of_call(case, phase)
     return (
         repeated_loop(case)
         or repeated_step(case)

@@ -65,24 +65,46 @@ def never_backward(e: Evidence) -> Iterator[UntrainedModule]:
 
 def never_stepped(e: Evidence) -> Iterator[UntrainedModule]:
     """Yield modules with gradients that no optimizer has, or clears."""
-    ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
-    stepped = [ledger.bounds(s)[0] for _, s in phases.spans if s.name == "optimizer"]
-    if len(stepped) < FEWEST or not e.optimizers:
-        return
-    passes, saved = e.passes, _saved(e)
-    theirs = Counter(str(tuple(shape)) for one in e.optimizers for shape in one["shapes"])
-    for number, name in enumerate(passes.modules):
+    ledger, passes, saved = e.card_ledger, e.passes, _saved(e)
+    for number, _ in e.once(_unstepped):
         mine = passes.of == number
-        rows = np.flatnonzero(mine & (ledger.category == Category.GRADIENTS))
-        forms = [split_name(ledger.name(row) or "") for row in rows.tolist()]
-        shapes = Counter(form[1].rpartition(" ")[0] for form in forms if form is not None)
-        kept = (a.allocated_at[rows] < stepped[0]) & (a.freed[rows] >= ledger.events)
-        if not len(rows) or not kept.all() or shapes & theirs:
-            continue
         made = np.isin(ledger.category, (Category.GRADIENTS, Category.OUTPUT_GRADIENTS))
         activations = np.flatnonzero(saved & mine)
         count = len(np.unique(ledger.born_in[activations]))
+        name = passes.modules[number]
         yield _module(e, name, activations, np.flatnonzero(mine & made), count)
+
+
+def unstepped_gradients(e: Evidence) -> Mask:
+    """Return a mask of gradients that no optimizer has or clears."""
+    found = np.zeros(len(e.card_ledger.allocations), bool)
+    for _, rows in e.once(_unstepped):
+        found[rows] = True
+    return found
+
+
+def _unstepped(e: Evidence) -> list[tuple[int, Ints]]:
+    """List modules that no optimizer has, by number, with their gradients.
+
+    A copy of a trained module has the shapes of an optimizer's weights. Those of modules whose
+    gradients are cleared are taken first.
+    """
+    ledger, a, phases = e.card_ledger, e.card_ledger.allocations, e.card_ledger.phases
+    stepped = [ledger.bounds(s)[0] for _, s in phases.spans if s.name == "optimizer"]
+    if len(stepped) < FEWEST or not e.optimizers:
+        return []
+    theirs = Counter(str(tuple(shape)) for one in e.optimizers for shape in one["shapes"])
+    left: list[tuple[int, Ints, Counter[str]]] = []
+    for number in range(len(e.passes.modules)):
+        rows = np.flatnonzero((e.passes.of == number) & (ledger.category == Category.GRADIENTS))
+        forms = {form for row in rows.tolist() if (form := split_name(ledger.name(row) or ""))}
+        shapes = Counter(form[1].rpartition(" ")[0] for form in forms)
+        kept = (a.allocated_at[rows] < stepped[0]) & (a.freed[rows] >= ledger.events)
+        if len(rows) and kept.all():
+            left.append((number, rows, shapes))
+        else:
+            theirs -= shapes
+    return [(number, rows) for number, rows, shapes in left if not shapes & theirs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

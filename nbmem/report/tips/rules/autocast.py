@@ -2,7 +2,8 @@
 
 What it sees
     Float32 weights, no autocast in any forward, and activations that are a third of the peak or
-    more, where memory is short.
+    more, where memory is short. Activations in half precision show that autocast is on inside, as
+    where Accelerate or Trainer wraps `forward`.
 What it costs
     Matrix products and convolutions keep results in half the bytes under autocast; normalization,
     softmax and losses stay in float32.
@@ -16,6 +17,7 @@ When to ignore it
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +33,9 @@ SHARE = 1 / 3
 LEAST_PART = 0.4
 """Part of the activations' bytes that is saved at least: some operators stay in float32."""
 AMPERE = (8, 0)
+HALF = re.compile(r"\) b?float16\b")
+SOME = 0.05
+"""Part of the named activations' bytes that shows autocast."""
 
 
 def check(e: Evidence) -> Findings:
@@ -42,6 +47,8 @@ def check(e: Evidence) -> Findings:
         return
     kept = e.report.ledger_at_peak[Category.ACTIVATIONS]
     if not e.dominates(kept, SHARE):
+        return
+    if _has_half(e):
         return
     a, card_ledger = e.card_ledger.allocations, e.card_ledger
     halved = np.isin(card_ledger.category, (Category.ACTIVATIONS, Category.OUTPUT_GRADIENTS))
@@ -64,6 +71,19 @@ def check(e: Evidence) -> Findings:
         saves=estimated(low, high),
         code=_code(e.model_code(), dtype),
     )
+
+
+def _has_half(e: Evidence) -> bool:
+    """Return whether activations at the peak are in half precision already.
+
+    A call is recorded at its end. There, an autocast inside of `forward` is over.
+    """
+    a, card_ledger = e.card_ledger.allocations, e.card_ledger
+    rows = card_ledger.live(e.report.peak.at.event)
+    rows = rows[card_ledger.category[rows] == Category.ACTIVATIONS]
+    sizes = {row: int(a.requested[row]) for row in rows.tolist()}
+    half = sum(size for row, size in sizes.items() if HALF.search(e.card_ledger.name(row) or ""))
+    return half > SOME * sum(sizes.values())
 
 
 def _code(model: str | None, dtype: str) -> str | None:

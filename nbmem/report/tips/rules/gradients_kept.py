@@ -22,6 +22,7 @@ import numpy as np
 from nbmem.core.session.categories import Category
 from nbmem.report.analysis.program_names import zero_grad_code
 from nbmem.report.analysis.what_if import try_freeing
+from nbmem.report.tips.detectors.untrained_modules import unstepped_gradients
 from nbmem.report.tips.rule import Findings, Rule, estimated, fmt, fmt_range, simulated
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def check(e: Evidence) -> Findings:
         & (a.allocated_at < stepped[-1])
         & (a.freed >= top)
     )
-    old &= ~(_in_private_pool(e) | e.in_gradient_cycle)
+    old &= ~_not_cleared(e)
     ends = np.array([card_ledger.bounds(s)[1] for s in spans if s.name == "optimizer"], np.int64)
     rows, gone = _too_late(e, ends)
     there = int(a.block[old].sum())
@@ -73,6 +74,11 @@ def check(e: Evidence) -> Findings:
     )
 
 
+def _not_cleared(e: Evidence) -> Mask:
+    """Return a mask of gradients that zero_grad() does not release."""
+    return _in_private_pool(e) | e.in_gradient_cycle | e.once(unstepped_gradients)
+
+
 def _in_private_pool(e: Evidence) -> Mask:
     """Return a mask of allocations in pools of CUDA graphs and MemPools."""
     segments, addr = e.trace.end.segments, e.card_ledger.allocations.addr
@@ -87,7 +93,7 @@ def _in_private_pool(e: Evidence) -> Mask:
 def _too_late(e: Evidence, ends: Ints) -> tuple[Ints, Ints]:
     """Return gradients that outlive the next optimizer step, and its end."""
     card_ledger, a = e.card_ledger, e.card_ledger.allocations
-    others = _in_private_pool(e) | e.in_gradient_cycle
+    others = _not_cleared(e)
     rows = np.flatnonzero((card_ledger.category == Category.GRADIENTS) & ~others)
     step = np.searchsorted(ends, a.allocated_at[rows])
     rows, step = rows[step < len(ends)], step[step < len(ends)]

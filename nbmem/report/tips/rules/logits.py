@@ -52,11 +52,19 @@ def check(e: Evidence) -> Findings:
         return
     phases = e.card_ledger.phases
     training = phases.named(e.card_ledger.born_in[found.rows], "forward", "backward")
-    if training.any():
+    if training.any() and _is_training(e, found):
         cast = list(_cast_in_one(e, found))
         yield from cast or _trained(e, found)
     else:
         yield from _inferred(e, found)
+
+
+def _is_training(e: Evidence, found: Logits) -> bool:
+    """Return whether a loss of the scores may follow.
+
+    A model in eval mode that no backward went through has none: it only lacks torch.no_grad().
+    """
+    return bool(e.phases("backward")) or found.model.get("training") is not False
 
 
 def _trained(e: Evidence, found: Logits) -> Findings:

@@ -7,7 +7,8 @@ What it sees
     - A model that was called, but not since another one was used, and the variables that still hold
       it: a trainer, a learner, an optimizer. It speaks if that is 5% of the card, if memory is
       short, or if it is a fifth of the peak and the other one was trained.
-    - A model that a function keeps behind its last call, while another one makes the peak.
+    - A model that a function keeps behind its last call, while another one makes the peak. If
+      memory is short: the models of a diffusers pipeline that wait for their turn on the card.
     - A second copy that an attribute has and nothing calls; a model that a training builds again
       beside the one that it trains; frozen weights that a reference has again, or a reference of
       a model with adapters (peft), which is that model with its adapters off; the data of a module
@@ -40,13 +41,14 @@ from nbmem.core.session.categories import Category
 from nbmem.core.session.holders import HeldStorage, HolderKind
 from nbmem.core.session.tensor_names import KEY_OF, LRU_CACHE_OF
 from nbmem.report.analysis.growth_candidates import common_place
+from nbmem.report.analysis.pipelines import offloaded_peak, pipelines_of
 from nbmem.report.analysis.program_names import is_expression
 from nbmem.report.model import Command
 from nbmem.report.tips.detectors.copied_models import built_again, copies
 from nbmem.report.tips.detectors.unread_variables import unread_variables
 from nbmem.report.tips.detectors.unused_models import idle_at_peak, replaced_models, unused_models
 from nbmem.report.tips.purpose_names import marks_intended_copy
-from nbmem.report.tips.rule import Findings, Rule, exact, fmt
+from nbmem.report.tips.rule import Findings, Rule, exact, fmt, simulated
 
 if TYPE_CHECKING:
     from nbmem.report.tips.evidence import Evidence
@@ -108,6 +110,7 @@ def _by_calls(e: Evidence) -> Findings:
     yield from _replaced(e)
     yield from _built_again(e)
     yield from _idle(e)
+    yield from _offloadable(e)
     yield from _cached(e)
     yield from _second_copies(e)
     unused = list(_unused(e))
@@ -148,7 +151,10 @@ def _built_again(e: Evidence) -> Findings:
 
 def _idle(e: Evidence) -> Findings:
     """Find models that a function keeps while another one makes the peak."""
+    pipelines = pipelines_of(e.card_ledger)
     for model in idle_at_peak(e):
+        if any(one.model_of(model.name) for one in pipelines):
+            continue  # its pipeline calls it again, and holds it
         gain = e.peak_saving(model.rows, model.since)
         if e.is_needless(gain):
             release = f"del {model.name}" if model.name.isidentifier() else f"Release {model.name}"
@@ -157,6 +163,25 @@ def _idle(e: Evidence) -> Findings:
                 evidence=f"{model.name} was called for the last time before {model.later}, and "
                 "its weights were still there at the peak.",
                 saves=exact(gain),
+            )
+
+
+def _offloadable(e: Evidence) -> Findings:
+    """Find pipelines whose idle models could wait on the host."""
+    if e.short is None and not e.everything:
+        return  # moving models takes time
+    for pipeline in pipelines_of(e.card_ledger):
+        then = None if pipeline.offloaded else offloaded_peak(e.card_ledger, pipeline)
+        gain = 0 if then is None else e.report.peak.allocated - then
+        if e.is_large_part(gain):
+            call = f"{pipeline.name}.enable_model_cpu_offload()"
+            yield RULE.finding(
+                title=f"`{call}` in place of `.to(...)`: {fmt(gain)} less at the peak",
+                evidence=f"The models run one after the other: {pipeline.listed()}. With only the "
+                f"running one on the card the peak is {fmt(e.report.peak.allocated - gain)}. Each "
+                "is moved when it is called, which takes some seconds for each image.",
+                saves=simulated(gain),
+                code=f"{call}   # in place of {pipeline.name}.to(...)",
             )
 
 

@@ -38,14 +38,14 @@ MAX_FOUND = 2
 """Combinations that are told."""
 
 
-def combined_changes(trial: Trial) -> Attempts:
+def combined_changes(trial: Trial, changes: Sequence[Attempt] = CHANGES) -> Attempts:
     """Yield pairs of changes with which the program runs on.
 
     Three changes together are tried only where no two are enough.
     """
     for size in SIZES:
         found = 0
-        for attempts in combinations(CHANGES, size):
+        for attempts in combinations(changes, size):
             for one in _together(trial, attempts):
                 yield one
                 found += 1
@@ -53,6 +53,11 @@ def combined_changes(trial: Trial) -> Attempts:
                 break
         if found:
             return
+
+
+def same_batch(trial: Trial) -> Attempts:
+    """Yield two or three changes with which the whole batch runs on."""
+    yield from combined_changes(trial, CHANGES[:-1])
 
 
 def _together(trial: Trial, attempts: Sequence[Attempt]) -> Attempts:

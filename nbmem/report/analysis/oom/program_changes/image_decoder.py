@@ -50,6 +50,18 @@ def decoded_in_parts(trial: Trial) -> Iterator[tuple[Finding, Outcome | None]]:
             return
 
 
+def decoded_without(trial: Trial, rows: Ints) -> Outcome | None:
+    """Return whether the card holds what is decoded without some rows.
+
+    None if it does not, and outside of a decoder.
+    """
+    decoding = None if trial.case.refusal is None else trial.case.refusal.decoding
+    if decoding is None:
+        return None
+    size = decoding.pixel_bytes * _at_once(decoding, sliced=False, tiled=False)
+    return _outcome(trial, decoding, size, freed=trial.bytes_of(rows))
+
+
 def _finding(decoding: ImageDecoding, saved: int, *, slices: bool, tiles: bool) -> Finding:
     what = " and ".join(
         text for text, meant in (("one image at a time", slices), ("in tiles", tiles)) if meant
@@ -91,16 +103,18 @@ def _of_the_decoder(trial: Trial) -> Ints:
     return found
 
 
-def _outcome(trial: Trial, decoding: ImageDecoding, size: int) -> Outcome | None:
+def _outcome(trial: Trial, decoding: ImageDecoding, size: int, *, freed: int = 0) -> Outcome | None:
     """Return whether the card holds what a part of the pixels takes, or None.
 
     Args:
         trial: The failed request.
         decoding: What is decoded.
         size: Bytes that the decoder holds at once.
+        freed: Bytes of what else is not on the card.
     """
     case = trial.case
-    others = int(case.card_ledger.allocated[case.index]) - trial.bytes_of(_of_the_decoder(trial))
+    others = int(case.card_ledger.allocated[case.index]) - freed
+    others -= trial.bytes_of(_of_the_decoder(trial))
     # Each part's result stays until all are joined.
     results = 2 * _RESULT * decoding.images * decoding.pixels
     if int(_ROUNDED * others) + _IN_PIECES * size + results > case.capacity:
