@@ -73,8 +73,7 @@ def _named(e: Evidence) -> Findings:
     groups: dict[tuple[str, ...], list[HeldStorage]] = {}
     for held in e.held:
         if all(way.kind in kinds and in_traceback(way.path) for way in held.holders):
-            roots = dict.fromkeys(way.root for way in held.holders)
-            groups.setdefault(tuple(roots), []).append(held)
+            groups.setdefault(tuple(sorted({way.root for way in held.holders})), []).append(held)
     for roots, mine in groups.items():
         freed = e.freed_bytes(mine)
         if not e.worth(freed):
