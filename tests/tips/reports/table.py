@@ -47,6 +47,9 @@ Of the twelve of `reports_sixth.toml`, by another such author, the first run nam
 4. Mended was that a model which lives on while the next one is loaded, results of a call that no
 operator uses, and `full_matrices=True` were not told, and that a list had the name of the variable
 which its items came from. With that it is 7.
+Of the twelve of `reports_seventh.toml`, by another such author, the first run named the true cause
+of 3. All peaks are below 3% of the card, where most rules are silent; without that limit it would
+be 3, too. Mended was that exceptions which two objects keep were not told. With that it is 4.
 The figures below are those of today, so they flatter the tips on reports that nobody has seen.
 
 """
