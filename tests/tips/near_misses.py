@@ -21,6 +21,7 @@ from tests.tips import (
     test_predictions,
     test_sharded,
     test_streams,
+    test_threads,
     test_unused_memory,
     test_written_out_activation,
 )
@@ -181,6 +182,9 @@ del node
     ),
     "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
     "full_state": sharded("state = model.state_dict()\n"),
+    "thread_kept": NearMiss(
+        code=test_threads.SILENT["a name that has it, too"], before=MODEL + test_threads.WORKER
+    ),
     "late_stream": NearMiss(
         code=loop(test_streams.LATE.format(before="", behind="torch.cuda.synchronize()")),
         everything=True,
@@ -258,6 +262,7 @@ SPOKEN = {
     "fsdp_prefetch": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "fsdp_reshard": test_sharded.test_the_peak_falls_by_what_was_said_where_the_line_is_pasted,
     "full_state": test_sharded.test_a_full_state_dict_goes_to_the_host,
+    "thread_kept": test_threads.test_what_a_waiting_thread_keeps_is_told,
     "late_stream": test_streams.test_what_waits_is_told_with_what_would_be_reserved,
     "zero_bucket": test_predictions.test_a_bucket_of_zero_that_all_gradients_fill,
     "checkpointing_off": test_checkpointing_off.test_the_peak_falls_by_what_was_promised,

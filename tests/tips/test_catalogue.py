@@ -54,6 +54,7 @@ def test_every_rule_has_a_program_or_a_test_of_its_own():
         "test_partly_used.py",
         "test_sharded.py",
         "test_streams.py",
+        "test_threads.py",
         "test_unused_memory.py",
         "test_written_out_activation.py",
     )
