@@ -6,6 +6,7 @@ it. What a class can do is read from its own attributes: no method of it is call
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -176,8 +177,8 @@ def pipelines(namespace: Mapping[str, Any], modules: Mapping[int, str]) -> list[
         namespace: The notebook's names.
         modules: The names of recorded modules, by identity.
     """
-    if loaded_torch() is None:
-        return []
+    if loaded_torch() is None or _PIPELINE[0] not in sys.modules:
+        return []  # most notebooks: their names are not read
     with without_torch_function():
         return [
             _pipeline_facts(*one, modules) for one in islice(_pipelines(namespace), MAX_PIPELINES)

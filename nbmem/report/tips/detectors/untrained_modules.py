@@ -95,8 +95,9 @@ def _unstepped(e: Evidence) -> list[tuple[int, Ints]]:
         return []
     theirs = Counter(str(tuple(shape)) for one in e.optimizers for shape in one["shapes"])
     left: list[tuple[int, Ints, Counter[str]]] = []
+    gradients = np.flatnonzero(ledger.category == Category.GRADIENTS)
     for number in range(len(e.passes.modules)):
-        rows = np.flatnonzero((e.passes.of == number) & (ledger.category == Category.GRADIENTS))
+        rows = gradients[e.passes.of[gradients] == number]
         forms = {form for row in rows.tolist() if (form := split_name(ledger.name(row) or ""))}
         shapes = Counter(form[1].rpartition(" ")[0] for form in forms)
         kept = (a.allocated_at[rows] < stepped[0]) & (a.freed[rows] >= ledger.events)
