@@ -183,7 +183,7 @@ del node
     "fsdp_reshard": sharded("model[-1].set_reshard_after_forward(False)\n"),
     "full_state": sharded("state = model.state_dict()\n"),
     "thread_kept": NearMiss(
-        code=test_threads.SILENT["a name that has it, too"], before=MODEL + test_threads.WORKER
+        code=test_threads.SILENT["a thread that was ended"], before=MODEL + test_threads.WORKER
     ),
     "late_stream": NearMiss(
         code=loop(test_streams.LATE.format(before="", behind="torch.cuda.synchronize()")),

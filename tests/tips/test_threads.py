@@ -1,7 +1,6 @@
 """Tips on what other threads keep."""
 
 import gc
-import threading
 
 import pytest
 
@@ -10,18 +9,24 @@ from tests.tips.programs import MODEL
 torch = pytest.importorskip("torch", reason="the programs are torch programs")
 
 WORKER = """
-import threading
+import threading, weakref
 
 class Pages:
     def __init__(self):
         self.kept = [torch.zeros(4 << 20, device="cuda") for _ in range(4)]
         self.stop, self.started = threading.Event(), threading.Event()
-        threading.Thread(target=self.work, name=f"pages {len(ends)}", daemon=True).start()
+        self.thread = threading.Thread(target=self.work, name=f"pages {len(ends)}", daemon=True)
+        self.thread.start()
         self.started.wait()
+        ends.append((self.stop, weakref.ref(self.thread)))
 
     def work(self):
         self.started.set()
         self.stop.wait()
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
 
 ends = []
 """
@@ -29,7 +34,6 @@ USED = """
 pages = Pages()
 for one in pages.kept:
     one += 1
-ends.append(pages.stop)
 {behind}
 del pages, one
 for _ in range(40):
@@ -40,7 +44,7 @@ for _ in range(40):
 
 @pytest.fixture
 def end(run):
-    """Run a program; return its tips on threads, its trace and a call that ends its threads."""
+    """Run a program; return its tips on threads, and a call that ends them."""
     ended = []
 
     def work(code):
@@ -48,11 +52,10 @@ def end(run):
         ends = names["ends"]
 
         def stop():
-            for event in ends:
+            for event, thread in ends:
                 event.set()
-            for thread in threading.enumerate():
-                if thread.name.startswith("pages"):
-                    thread.join()
+                if (running := thread()) is not None:
+                    running.join()
             gc.collect()
 
         ended.append(stop)
@@ -72,6 +75,7 @@ def test_what_a_waiting_thread_keeps_is_told(end):
 
 
 SILENT = {
+    "a thread that was ended": USED.format(behind="pages.close()", after=""),
     "a thread that goes on": USED.format(
         behind="first = pages.kept[0]\nlater = pages.kept",
         after="for one in later: one += 1\ndel one, first, later",
