@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 
-from environment import prepare, require_python
-from installing import ROOT, print_line
+from environment import prepare_cuda_models, require_python
+from installing import ROOT
 
 
 def main() -> int:
@@ -22,11 +22,7 @@ def main() -> int:
         description=__doc__, epilog="All arguments are passed on to `python -m tests.accuracy`."
     )
     _, arguments = parser.parse_known_args()
-    print_line(
-        "This environment holds the CUDA build of torch, torchvision, timm and transformers: about "
-        "5 GB, in .venv-cuda. No driver and no card are needed."
-    )
-    python = prepare(".venv-cuda", "torch-cuda", "accuracy", "test")
+    python = prepare_cuda_models()
     command = [str(python), "-m", "tests.accuracy", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

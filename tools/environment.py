@@ -85,6 +85,18 @@ def prepare(
     return python_of(folder)
 
 
+def prepare_cuda_models() -> Path:
+    """Prepare torch's CUDA build with packages of models; return its Python.
+
+    What it costs is printed first.
+    """
+    print_line(
+        "This environment holds the CUDA build of torch, torchvision, timm and transformers: about "
+        "5 GB, in .venv-cuda. No driver and no card are needed."
+    )
+    return prepare(".venv-cuda", "torch-cuda", "accuracy", "test")
+
+
 def hand_over(command: list[str], env: dict[str, str] | None = None) -> int:
     """Run a program in place of this one; return its exit status.
 

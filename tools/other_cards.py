@@ -10,8 +10,8 @@ import argparse
 import os
 import subprocess
 
-from environment import prepare, require_python
-from installing import ROOT, pip, print_line
+from environment import prepare_cuda_models, require_python
+from installing import ROOT, pip
 
 LIGER = "https://github.com/linkedin/Liger-Kernel"
 MEGATRON = "megatron-core==0.16.1"
@@ -25,11 +25,7 @@ def main() -> int:
         description=__doc__, epilog="All arguments are passed on to `python -m tests.other_cards`."
     )
     _, arguments = parser.parse_known_args()
-    print_line(
-        "This environment holds the CUDA build of torch, torchvision, timm and transformers: about "
-        "5 GB, in .venv-cuda. No driver and no card are needed."
-    )
-    python = prepare(".venv-cuda", "torch-cuda", "accuracy", "test")
+    python = prepare_cuda_models()
     pip(python.parents[1], "install", "--no-deps", MEGATRON)
     clone = ROOT / "out" / "liger-kernel"
     if not clone.exists():

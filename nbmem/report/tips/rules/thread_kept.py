@@ -22,14 +22,13 @@ from nbmem.core.session.holders import HolderKind
 from nbmem.core.session.variable_paths import parse_path
 from nbmem.report.analysis.growth_candidates import common_place
 from nbmem.report.analysis.unused_memory import unused_memory
+from nbmem.report.tips.detectors.unused_for_good import LATE
 from nbmem.report.tips.rule import Findings, Rule, exact, fmt
 
 if TYPE_CHECKING:
     from nbmem.core.session.holders import HeldStorage
     from nbmem.report.tips.evidence import Evidence
 
-LATE = 0.9
-"""Part of the recording behind which a use shows that a thread goes on."""
 MOST = 0.5
 """Part of what a function in threads keeps that has not been used since."""
 IN_THREAD = " in thread "
